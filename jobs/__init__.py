@@ -1,0 +1,1 @@
+"""Durable intent: jobs, their calendar, their owners and their history."""

@@ -1,0 +1,96 @@
+"""What a database error means for the caller: rerun the transaction, drop the connection, or give up.
+
+SQLSTATE classes: 40001/40P01 undo the whole transaction and ask for another try; 25006, 57P01 to 57P03 and class 08
+say that this connection will not work again (a health check calls a read-only server healthy).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, cast
+
+from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
+
+RERUN = frozenset({"40001", "40P01"})
+GONE = frozenset({"25006", "57P01", "57P02", "57P03"})
+OVERLOADED = frozenset({"53100", "53300"})
+TRIES = 6
+
+
+def sqlstate(error: BaseException) -> str:
+    """The five characters the server gave, or "" for an error of the client or the network."""
+    for candidate in (error.__cause__, error):
+        if state := getattr(candidate, "sqlstate", None):
+            return str(state)
+    return ""
+
+
+def is_gone(error: BaseException) -> bool:
+    """True if the connection that raised this must be closed and not used again."""
+    state = sqlstate(error)
+    if state:
+        return state in GONE or state.startswith("08")
+    return isinstance(error, OperationalError | InterfaceError)
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """True if the database, not the request, is at fault and another try later can succeed."""
+    state = sqlstate(error)
+    return is_gone(error) or state in OVERLOADED or state in RERUN or state == "57014"
+
+
+def drop_if_gone(error: BaseException) -> None:
+    """Close this thread's connection if it can no longer work; the next query opens a new one."""
+    if isinstance(error, DatabaseError | InterfaceError) and is_gone(error):
+        connection.close()
+
+
+def rerun[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Run again, with jitter, when the server undid the transaction (40001, 40P01).
+
+    Inside a caller's transaction the error passes through: only its owner can run all of it again.
+    """
+
+    @wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        for attempt in range(1, TRIES + 1):
+            try:
+                return function(*args, **kwargs)
+            except OperationalError as error:
+                if connection.in_atomic_block or sqlstate(error) not in RERUN or attempt == TRIES:
+                    raise
+            time.sleep(random.uniform(0, 0.005 * 2**attempt))  # outside any transaction
+        raise AssertionError("unreachable")
+
+    return wrapper
+
+
+def atomically[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """One transaction, rerun as a whole when the server undid it; joins the caller's if there is one."""
+
+    @wraps(function)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        with transaction.atomic():
+            return function(*args, **kwargs)
+
+    return rerun(inside)
+
+
+def rows(sql: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Run one statement and return its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return cast("list[tuple[Any, ...]]", cursor.fetchall())
+
+
+def notify(channel: str, payload: str) -> None:
+    """Send a wake-up hint after the transaction commits. Losing it costs at most one poll interval."""
+
+    def send() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("select pg_notify(%s, %s)", [channel, payload])
+
+    transaction.on_commit(send, robust=True)

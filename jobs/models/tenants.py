@@ -1,0 +1,62 @@
+"""Tenants and their credentials."""
+
+from __future__ import annotations
+
+from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+NAME = RegexValidator(r"\A[a-z0-9._-]{1,63}\Z", "Use 1 to 63 of: a-z 0-9 . _ -")
+
+
+class Tenant(models.Model):
+    """Isolation boundary: every job belongs to exactly one."""
+
+    id = models.AutoField(primary_key=True)
+    slug = models.CharField(max_length=63, unique=True, validators=[NAME])
+    name = models.CharField(max_length=200)
+    timezone = models.CharField(max_length=63, default="UTC", db_default="UTC")
+    shard_spread = models.PositiveSmallIntegerField(
+        default=1,
+        db_default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(4096)],
+        help_text="How many shards this tenant's jobs are spread over. Fixed once it has a job.",
+    )
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        ordering = ["slug"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(slug__regex=r"^[a-z0-9._-]{1,63}$"), name="tenant_slug_is_plain"
+            ),
+            models.CheckConstraint(
+                condition=Q(shard_spread__gte=1), name="tenant_spread_positive"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class ApiToken(models.Model):
+    """A bearer credential of one tenant. Only the hash of its secret is stored; it is shown once."""
+
+    id = models.CharField(primary_key=True, max_length=8)
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=100)
+    secret_hash = models.BinaryField(max_length=32)
+    last4 = models.CharField(max_length=4)
+    scopes = models.JSONField(default=list, help_text="List of scope names such as jobs:write.")
+    created_by = models.CharField(max_length=150, default="", blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["tenant", "name"]
+        verbose_name = "API token"
+
+    def __str__(self) -> str:
+        return f"{self.name} …{self.last4}"

@@ -1,0 +1,1 @@
+"""Reads only: what may be claimed, what happened, what waits."""

@@ -1,0 +1,1 @@
+"""Where transitions, queries and policies meet. Each function owns its transaction, except submit."""

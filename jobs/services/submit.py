@@ -1,0 +1,195 @@
+"""submit: a validated request becomes a durable job, or the job that the request key already names."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from jobs.conf import conf
+from jobs.database import atomically
+from jobs.errors import (
+    InvalidField,
+    NoMatchingPool,
+    RequestKeyReused,
+    UnknownHandler,
+    ValidationFailed,
+)
+from jobs.models import Job, Lane, Route, Tenant
+from jobs.policies.payloads import canonical_json, request_hash
+from jobs.policies.routing import can_run, canonical_labels, missing_labels
+from jobs.policies.sharding import place_job
+from jobs.queries.catalog import Catalog, catalog
+from jobs.services.requests import JobRequest
+from jobs.transitions.enqueue import NewJob, create_jobs
+
+
+class Submitted(NamedTuple):
+    """The job that stands for a request; `created` is False when an earlier request had made it."""
+
+    job_id: UUID
+    shard: int
+    created: bool
+
+
+def submit_job(*, tenant: Tenant, request: JobRequest, actor: str) -> Submitted:
+    """One request; see `submit_jobs`."""
+    return submit_jobs(tenant=tenant, requests=[request], actor=actor)[0]
+
+
+def submit_jobs(*, tenant: Tenant, requests: Sequence[JobRequest], actor: str) -> list[Submitted]:
+    """Create a job for every request, all or none, inside the caller's transaction if there is one.
+
+    Args:
+        tenant: Owner of the jobs.
+        requests: Parsed requests; equal request keys with equal requests share one job.
+        actor: Who asks, for history ("token:ab12cd34").
+
+    Returns:
+        One result per request, in order.
+
+    Raises:
+        UnknownHandler: A name that no worker ever advertised. Nothing is stored.
+        NoMatchingPool: No stored pool could ever run it. Nothing is stored.
+        ValidationFailed: The lane does not exist. Nothing is stored.
+        RequestKeyReused: The key names a job made by a different request. Nothing is stored.
+    """
+    routes = [_route(request) for request in requests]
+    jobs = [
+        _resolve(tenant, request, route, actor)
+        for request, route in zip(requests, routes, strict=True)
+    ]
+    return _store(tenant, requests, jobs, actor)
+
+
+@atomically
+def _store(
+    tenant: Tenant, requests: Sequence[JobRequest], jobs: list[NewJob], actor: str
+) -> list[Submitted]:
+    created = create_jobs(jobs, actor=actor)
+    known = _existing(tenant, [job for job in jobs if job.id not in created])
+    answer = []
+    for request, job in zip(requests, jobs, strict=True):
+        if job.id in created:
+            answer.append(Submitted(job.id, job.shard, created=True))
+            continue
+        earlier = known[job.request_key]
+        if bytes(earlier.request_hash or b"") != job.request_hash:
+            raise RequestKeyReused(job_id=earlier.pk, differs=_differing(earlier, job, request))
+        answer.append(Submitted(earlier.pk, earlier.shard, created=False))
+    return answer
+
+
+def _route(request: JobRequest) -> Route:
+    """The route of handler and labels; a new pair is stored, for it is what pools are matched against."""
+    found = catalog()
+    if request.handler not in found.handlers:
+        found = catalog(max_age_seconds=0)
+    if request.handler not in found.handlers:
+        raise UnknownHandler(f"No worker ever advertised a handler named {request.handler!r}.")
+    labels_text = canonical_labels(request.labels)
+    route_id = found.route_ids.get((request.handler, labels_text))
+    if route_id is None:
+        _check_pools(request.labels, catalog(max_age_seconds=0))
+        route, _ = Route.objects.get_or_create(
+            handler=request.handler, labels_text=labels_text, defaults={"labels": request.labels}
+        )
+        return route
+    _check_pools(request.labels, found)
+    return found.routes[route_id]
+
+
+def _check_pools(labels: dict[str, str], found: Catalog) -> None:
+    pools = found.pools.values()
+    if any(can_run(needed=labels, offered=p.labels, exclusive=p.exclusive_labels) for p in pools):
+        return
+    lacking = min((missing_labels(labels, p.labels) for p in pools), key=len, default=labels)
+    wanted = canonical_labels(lacking) or "an exclusive label of every pool"
+    raise NoMatchingPool(f"No stored pool could run this job; the nearest one lacks {wanted}.")
+
+
+def _lane(request: JobRequest, found: Catalog) -> Lane:
+    if request.lane is None:
+        return found.lane_for(request.priority)
+    if (lane := found.lane_named(request.lane)) is None:
+        names = ", ".join(lane.name for lane in found.lanes)
+        raise ValidationFailed([InvalidField("/lane", "unknown", f"must be one of {names}")])
+    return lane
+
+
+def _resolve(tenant: Tenant, request: JobRequest, route: Route, actor: str) -> NewJob:
+    found = catalog()
+    handler = found.handlers[request.handler]
+    job_id, shard = place_job(
+        tenant_id=tenant.pk,
+        request_key=request.request_key,
+        spread=tenant.shard_spread,
+        shards=conf().shards,
+        unix_ms=time.time_ns() // 1_000_000,
+        rand_b=secrets.randbits(62),
+    )
+    return NewJob(
+        id=job_id,
+        shard=shard,
+        tenant_id=tenant.pk,
+        handler=request.handler,
+        route_id=route.pk,
+        lane_id=_lane(request, found).pk,
+        priority=request.priority,
+        payload=request.payload,
+        payload_ref=request.payload_ref,
+        due_at=request.due_at,
+        delay_seconds=request.delay_seconds,
+        max_attempts=request.max_attempts or handler.max_attempts,
+        retry=request.retry or handler.retry,
+        timeout_seconds=request.timeout_seconds or handler.timeout_seconds,
+        request_key=request.request_key,
+        request_hash=request_hash(dict(request.sent)) if request.request_key else None,
+        reference=request.reference,
+        tags=request.tags,
+        concurrency_key=request.concurrency_key,
+        created_by=actor,
+    )
+
+
+def _existing(tenant: Tenant, lost: Sequence[NewJob]) -> dict[str | None, Job]:
+    if not lost:
+        return {}
+    jobs = Job.objects.filter(
+        shard__any=sorted({job.shard for job in lost}),
+        tenant=tenant,
+        request_key__any=[job.request_key for job in lost],
+    )
+    return {job.request_key: job for job in jobs}
+
+
+def _differing(earlier: Job, job: NewJob, request: JobRequest) -> list[str]:
+    """Top-level fields whose stored value differs from this request; only the hash of the request was kept."""
+    same: dict[str, bool] = {
+        "handler": earlier.handler == job.handler,
+        "labels": earlier.route_id == job.route_id or earlier.handler != job.handler,
+        "payload": _same(earlier.payload, job.payload),
+        "lane": earlier.lane_id == job.lane_id,
+        "due_at": request.due_at is None or earlier.due_at == request.due_at,
+    }
+    for name in (
+        "payload_ref",
+        "priority",
+        "reference",
+        "max_attempts",
+        "timeout_seconds",
+        "concurrency_key",
+    ):
+        same[name] = getattr(earlier, name) == getattr(job, name)
+    for name in ("tags", "retry"):
+        same[name] = _same(getattr(earlier, name), getattr(job, name))
+    differs = sorted(name for name, equal in same.items() if not equal)
+    return differs or sorted(set(request.sent) & {"delay_seconds", "due_at"}) or ["due_at"]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return canonical_json(one) == canonical_json(
+        list(other) if isinstance(other, tuple) else other
+    )
