@@ -1,0 +1,1 @@
+"""Composes the parts: settings, routes, server entry points. Nothing imports it."""

@@ -1,0 +1,15 @@
+"""ASGI entry point, for servers that speak it."""
+
+from __future__ import annotations
+
+import os
+
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "scheduler_site.settings")
+
+application = get_asgi_application()
+
+# Django refuses an empty key at its first use; a web process uses it now, so it does not come up.
+settings.SECRET_KEY  # noqa: B018

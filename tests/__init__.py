@@ -1,0 +1,1 @@
+"""Tests, importable as `tests.…`."""

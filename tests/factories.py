@@ -1,0 +1,133 @@
+"""Rows that keep every constraint, made the way the product makes them: through submit and the transitions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.utils import timezone
+
+from jobs.conf import conf
+from jobs.models import DeadLetter, Handler, Job, Lease, Pool, Route, Tenant, Worker
+from jobs.queries.catalog import forget
+from jobs.services.requests import parse_request
+from jobs.services.submit import submit_job
+from jobs.states import Place
+from jobs.transitions.cancel import cancel_job
+from jobs.transitions.claim import claim_batch
+from jobs.transitions.finish import complete_jobs, dead_letter_jobs
+from jobs.transitions.take import Taken, take_batch
+
+WORKER = UUID("00000000-0000-4000-8000-000000000001")
+OTHER_WORKER = UUID("00000000-0000-4000-8000-000000000002")
+SCHEDULER = "scheduler:00000000-0000-4000-8000-0000000000aa"
+BOOM = {"type": "ValueError", "message": "boom", "where": "shop:charge:12", "fingerprint": "00ff00ff00ff00ff"}
+
+
+def all_shards() -> list[int]:
+    return list(range(conf().shards))
+
+
+def make_tenant(slug: str = "acme", **overrides: Any) -> Tenant:
+    return Tenant.objects.get_or_create(slug=slug, defaults={"name": slug.title(), **overrides})[0]
+
+
+def make_handler(name: str = "billing.charge", **overrides: Any) -> Handler:
+    defaults = {
+        "max_attempts": 3,
+        "timeout_seconds": 30.0,
+        "retry": {"kind": "fixed", "base_seconds": 10.0, "jitter": 0.0},
+        **overrides,
+    }
+    handler, made = Handler.objects.get_or_create(name=name, defaults=defaults)
+    if made:
+        forget()
+    return handler
+
+
+def make_pool(name: str = "default", **overrides: Any) -> Pool:
+    pool, made = Pool.objects.get_or_create(name=name, defaults=overrides)
+    if made:
+        forget()
+    return pool
+
+
+def make_worker(pool: Pool | None = None, handlers: tuple[str, ...] = ("billing.charge",), **overrides: Any) -> Worker:
+    values = {"id": uuid4(), "host": "host-a", "pid": 1, "slots": 8, "handlers": list(handlers), **overrides}
+    return Worker.objects.create(pool=pool or make_pool(), **values)
+
+
+def make_job(
+    *,
+    place: Place = Place.DUE_ENTRY,
+    tenant: Tenant | None = None,
+    pool: Pool | None = None,
+    worker_id: UUID = WORKER,
+    cancel_asked: bool = False,
+    **fields: Any,
+) -> Job:
+    """A job standing in `place`; `fields` are those of a create request. FINISHED means succeeded."""
+    fields.setdefault("handler", "billing.charge")
+    make_handler(fields["handler"])
+    pool = pool or make_pool()
+    made = submit_job(
+        tenant=tenant or make_tenant(), request=parse_request(fields), actor="token:test0001"
+    )
+    where = {"shard": made.shard, "job_id": made.job_id}
+    if place is not Place.DUE_ENTRY:
+        publish(made.job_id, made.shard, pool)
+    if place in (Place.RUNNING, Place.FINISHED, Place.DEAD_LETTER):
+        taken = take(made.job_id, worker_id)
+        if cancel_asked:
+            cancel_job(**where, actor="user:anna", reason="order withdrawn")
+        if place is Place.FINISHED:
+            complete_jobs(shards=[made.shard], worker_id=worker_id, results={taken.lease_id: None})
+        elif place is Place.DEAD_LETTER:
+            dead_letter_jobs(
+                shards=[made.shard],
+                worker_id=worker_id,
+                failures={
+                    taken.lease_id: {"reason": "permanent_error", "cause": "error", "error": BOOM}
+                },
+            )
+    return Job.objects.get(pk=made.job_id)
+
+
+def publish(job_id: UUID, shard: int, pool: Pool) -> Lease:
+    """due entry → published, at a time when the job is certainly due."""
+    later = timezone.now() + timedelta(days=400)
+    done = claim_batch(shards=[shard], job_ids=[job_id], pool=pool, actor=SCHEDULER, now=later)
+    assert done.published == 1
+    lease = Lease.objects.get(job_id=job_id)
+    lease.published_at = timezone.now()
+    lease.expires_at = lease.published_at + timedelta(seconds=conf().publish_ttl_seconds)
+    lease.save(update_fields=["published_at", "expires_at"])
+    return lease
+
+
+def take(job_id: UUID, worker_id: UUID = WORKER) -> Taken:
+    """published → running, for exactly this job (others of its pool are left alone)."""
+    lease = Lease.objects.get(job_id=job_id)
+    Lease.objects.filter(pk=lease.pk).update(rank=timezone.now() - timedelta(days=4000))
+    (taken,) = take_batch(
+        shards=[lease.shard],
+        pool_id=lease.pool_id,
+        route_ids=[lease.route_id],
+        worker_id=worker_id,
+        limit=1,
+    )
+    assert taken.job_id == job_id
+    return taken
+
+
+def lease_of(job: Job) -> Lease:
+    return Lease.objects.get(job=job)
+
+
+def dead_letter_of(job: Job) -> DeadLetter:
+    return DeadLetter.objects.get(job=job, resolution="open")
+
+
+def route_of(job: Job) -> Route:
+    return Route.objects.get(pk=job.route_id)

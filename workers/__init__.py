@@ -1,0 +1,1 @@
+"""The processes: loops, signals, threads. They move jobs only through jobs.services and jobs.transitions."""
