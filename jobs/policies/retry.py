@@ -233,8 +233,8 @@ def decide(
 
 def _exponential(base: float, factor: float, cap: float, exponent: int) -> float:
     # Compared as logarithms: factor ** exponent overflows long before an attempt counter does.
-    if base >= cap:
-        return cap
-    if factor > 1.0 and exponent >= math.log(cap / base) / math.log(factor):
+    if factor == 1.0 or base >= cap:
+        return base
+    if exponent >= math.log(cap / base) / math.log(factor):
         return cap
     return base * factor**exponent
