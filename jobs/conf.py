@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from functools import cache
 
 from django.conf import settings
@@ -36,6 +37,11 @@ class JobsConf:
     body_max_bytes: int = 1_048_576
     partition_days_ahead: int = 8
     listen_url: str = ""  # direct database URL for LISTEN where the main one goes through a pooler
+
+    @property
+    def shard_lease(self) -> timedelta:
+        """`shard_lease_seconds` for the ORM."""
+        return timedelta(seconds=self.shard_lease_seconds)
 
     def problems(self) -> list[tuple[str, str]]:
         """Faults as (field, what is wrong); an empty list means usable."""

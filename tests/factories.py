@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs.conf import conf
-from jobs.models import DeadLetter, Handler, Job, Lease, Pool, Route, Tenant, Worker
+from jobs.models import DeadLetter, DueEntry, Handler, Job, Lease, Pool, Route, Tenant, Worker
 from jobs.queries.catalog import forget
 from jobs.services.requests import parse_request
 from jobs.services.submit import submit_job
@@ -22,7 +23,12 @@ from jobs.transitions.take import Taken, take_batch
 WORKER = UUID("00000000-0000-4000-8000-000000000001")
 OTHER_WORKER = UUID("00000000-0000-4000-8000-000000000002")
 SCHEDULER = "scheduler:00000000-0000-4000-8000-0000000000aa"
-BOOM = {"type": "ValueError", "message": "boom", "where": "shop:charge:12", "fingerprint": "00ff00ff00ff00ff"}
+BOOM = {
+    "type": "ValueError",
+    "message": "boom",
+    "where": "shop:charge:12",
+    "fingerprint": "00ff00ff00ff00ff",
+}
 
 
 def all_shards() -> list[int]:
@@ -53,8 +59,17 @@ def make_pool(name: str = "default", **overrides: Any) -> Pool:
     return pool
 
 
-def make_worker(pool: Pool | None = None, handlers: tuple[str, ...] = ("billing.charge",), **overrides: Any) -> Worker:
-    values = {"id": uuid4(), "host": "host-a", "pid": 1, "slots": 8, "handlers": list(handlers), **overrides}
+def make_worker(
+    pool: Pool | None = None, handlers: tuple[str, ...] = ("billing.charge",), **overrides: Any
+) -> Worker:
+    values = {
+        "id": uuid4(),
+        "host": "host-a",
+        "pid": 1,
+        "slots": 8,
+        "handlers": list(handlers),
+        **overrides,
+    }
     return Worker.objects.create(pool=pool or make_pool(), **values)
 
 
@@ -74,13 +89,14 @@ def make_job(
     made = submit_job(
         tenant=tenant or make_tenant(), request=parse_request(fields), actor="token:test0001"
     )
-    where = {"shard": made.shard, "job_id": made.job_id}
     if place is not Place.DUE_ENTRY:
         publish(made.job_id, made.shard, pool)
     if place in (Place.RUNNING, Place.FINISHED, Place.DEAD_LETTER):
         taken = take(made.job_id, worker_id)
         if cancel_asked:
-            cancel_job(**where, actor="user:anna", reason="order withdrawn")
+            cancel_job(
+                shard=made.shard, job_id=made.job_id, actor="user:anna", reason="order withdrawn"
+            )
         if place is Place.FINISHED:
             complete_jobs(shards=[made.shard], worker_id=worker_id, results={taken.lease_id: None})
         elif place is Place.DEAD_LETTER:
@@ -94,16 +110,12 @@ def make_job(
     return Job.objects.get(pk=made.job_id)
 
 
-def publish(job_id: UUID, shard: int, pool: Pool) -> Lease:
-    """due entry → published, at a time when the job is certainly due."""
-    later = timezone.now() + timedelta(days=400)
-    done = claim_batch(shards=[shard], job_ids=[job_id], pool=pool, actor=SCHEDULER, now=later)
+def publish(job_id: UUID, shard: int, pool: Pool | None = None) -> Lease:
+    """due entry → published; a job that is not due yet becomes due first."""
+    DueEntry.objects.filter(pk=job_id, due_at__gt=Now()).update(due_at=Now())
+    done = claim_batch(shards=[shard], job_ids=[job_id], pool=pool or make_pool(), actor=SCHEDULER)
     assert done.published == 1
-    lease = Lease.objects.get(job_id=job_id)
-    lease.published_at = timezone.now()
-    lease.expires_at = lease.published_at + timedelta(seconds=conf().publish_ttl_seconds)
-    lease.save(update_fields=["published_at", "expires_at"])
-    return lease
+    return Lease.objects.get(job_id=job_id)
 
 
 def take(job_id: UUID, worker_id: UUID = WORKER) -> Taken:

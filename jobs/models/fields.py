@@ -7,7 +7,6 @@ from typing import Any
 from django.db import models
 from django.db.models import F, Func, Lookup
 
-
 # A deferrable foreign key costs a trigger call per row at commit, about 9 % of a drain. So hot tables refer to each
 # other without one; orphans are a matter for the history checker.
 _UNCONSTRAINED: dict[str, Any] = {"on_delete": models.DO_NOTHING, "db_constraint": False}

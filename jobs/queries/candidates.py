@@ -10,12 +10,12 @@ from jobs.clock import NOW_SQL
 from jobs.database import rows
 
 # Rank order inside and across lanes: due time less the lane's head start and a second per priority point. This is
-# the SQL twin of policies.priority.rank.
+# the SQL twin of policies.priority.rank. A job whose lane was deleted still gets its turn.
 CANDIDATES = f"""
 select entry.job_id
-from jobs_dueentry entry join jobs_lane lane on lane.id = entry.lane_id
+from jobs_dueentry entry left join jobs_lane lane on lane.id = entry.lane_id
 where entry.shard = any(%(shards)s) and entry.due_at <= {NOW_SQL} and entry.route_id = any(%(routes)s)
-order by entry.due_at - (lane.head_start_seconds + entry.priority) * interval '1 second', entry.job_id
+order by entry.due_at - (coalesce(lane.head_start_seconds, 0) + entry.priority) * interval '1 second', entry.job_id
 limit %(limit)s"""
 
 # One probe of (shard, due_at) per shard: a plain min() over the list would read every waiting row.

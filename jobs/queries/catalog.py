@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from django.db import connection
+
+from jobs.database import rows
 from jobs.models import Handler, Lane, Pool, Route, Tenant
 
 MAX_AGE_SECONDS = 1.0
+OWN_TRANSACTION = "select pg_current_xact_id_if_assigned() is not null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,8 @@ _latest: Catalog | None = None
 def catalog(*, max_age_seconds: float = MAX_AGE_SECONDS) -> Catalog:
     """The configuration, at most `max_age_seconds` old; 0 reads it again.
 
-    A caller that misses a name in it asks once more with 0: a worker may have advertised it since.
+    A caller that misses a name in it asks once more with 0: a worker may have advertised it since. A reading made by a
+    transaction that has written is given to its caller and not kept.
     """
     global _latest
     found = _latest
@@ -57,8 +62,14 @@ def catalog(*, max_age_seconds: float = MAX_AGE_SECONDS) -> Catalog:
             tenants={tenant.pk: tenant for tenant in Tenant.objects.all()},
             route_ids={(route.handler, route.labels_text): pk for pk, route in routes.items()},
         )
-        _latest = found
+        if not _has_written():
+            _latest = found
     return found
+
+
+def _has_written() -> bool:
+    """True in a transaction with writes of its own: a route it reads may be gone again after a rollback."""
+    return connection.in_atomic_block and bool(rows(OWN_TRANSACTION, {})[0][0])
 
 
 def forget() -> None:

@@ -75,8 +75,7 @@ class ExpiredLease:
     """A lease that may have to be taken back; the guard of the transition decides.
 
     Attributes:
-        lease_id: Its key; pages go by it.
-        lapsed: Past expiry and tolerance when it was read.
+        lease_id: Its key.
         started: A worker had taken it.
         attempt: Number of the attempt.
         attempt_limit: Budget in force.
@@ -85,7 +84,6 @@ class ExpiredLease:
     """
 
     lease_id: UUID
-    lapsed: bool
     started: bool
     attempt: int
     attempt_limit: int
@@ -93,21 +91,22 @@ class ExpiredLease:
     retry: str
 
 
-# The page is cut by key first and filtered afterwards, so that a page of live leases still moves the sweep on. A lease
-# whose job is gone cannot be expired; the left join keeps it from hiding.
+# The page is cut by key before anything is filtered, so that a page of live leases still moves the sweep on.
 LEASE_PAGE = f"""
-with page as (
-    select id, job_id, shard, worker, attempt, expires_at from jobs_lease
-    where shard = any(%(shards)s) and id > %(after)s order by id limit %(limit)s)
-select page.id, page.expires_at + %(tolerance)s * interval '1 second' < {NOW_SQL}, page.worker is not null,
-    page.attempt, coalesce(job.attempt_limit, 0), coalesce(job.handler, ''), coalesce(job.retry::text, 'null')
-from page left join jobs_job job on job.shard = page.shard and job.id = page.job_id
-order by page.id"""
+select id, expires_at + %(tolerance)s * interval '1 second' < {NOW_SQL}
+from jobs_lease where shard = any(%(shards)s) and id > %(after)s order by id limit %(limit)s"""
+
+# A lease whose job is gone cannot be planned for; the left join keeps it from hiding.
+EXPIRED = """
+select lease.id, lease.worker is not null, lease.attempt, coalesce(job.attempt_limit, 0),
+    coalesce(job.handler, ''), coalesce(job.retry::text, 'null')
+from jobs_lease lease left join jobs_job job on job.shard = lease.shard and job.id = lease.job_id
+where lease.shard = any(%(shards)s) and lease.id = any(%(leases)s::uuid[])"""
 
 
 def lease_page(
     *, shards: Sequence[int], after: UUID, limit: int, now: datetime | None = None
-) -> list[ExpiredLease]:
+) -> list[tuple[UUID, bool]]:
     """The next `limit` leases by key, each with whether it has lapsed. Fewer than `limit`: the sweep is through.
 
     Args:
@@ -123,4 +122,10 @@ def lease_page(
         "tolerance": conf().clock_tolerance_seconds,
         "now": now,
     }
-    return [ExpiredLease(*row) for row in rows(LEASE_PAGE, params)]
+    return [(lease_id, lapsed) for lease_id, lapsed in rows(LEASE_PAGE, params)]
+
+
+def expired_leases(*, shards: Sequence[int], lease_ids: Sequence[UUID]) -> list[ExpiredLease]:
+    """What the reaper must know of these leases to plan their end; at most one row per id."""
+    params = {"shards": list(shards), "leases": list(lease_ids)}
+    return [ExpiredLease(*row) for row in rows(EXPIRED, params)]

@@ -23,12 +23,12 @@ class Dispatched:
     Attributes:
         published: Jobs claimed and published.
         lost: Candidates that went to another scheduler, or were cancelled meanwhile.
-        more: Due work may be left: the batch was full, or a pool had no room. Look again soon.
+        blocked: A pool had no room for (possibly) waiting work. Look again soon.
     """
 
     published: int = 0
     lost: int = 0
-    more: bool = False
+    blocked: bool = False
 
 
 @dataclass(slots=True)
@@ -45,7 +45,12 @@ class Windows:
 
 
 def dispatch(
-    *, shards: Sequence[int], windows: Windows, actor: str, now: datetime | None = None
+    *,
+    shards: Sequence[int],
+    windows: Windows,
+    actor: str,
+    fresh: bool = False,
+    now: datetime | None = None,
 ) -> Dispatched:
     """scheduled → leased for the best due jobs of these shards, pool by pool, as far as each pool has room.
 
@@ -56,12 +61,13 @@ def dispatch(
         shards: Shards this scheduler owns.
         windows: Its memory of how fast each pool starts work.
         actor: The scheduler, for history.
+        fresh: Read the configuration anew: due work was left over, perhaps of a route that is not known here yet.
         now: Aware UTC; default is the database clock.
     """
     done = Dispatched()
     if not shards:
         return done
-    found = catalog()
+    found = catalog(max_age_seconds=0.0) if fresh else catalog()
     loads = {
         load.pool_id: load
         for load in pool_loads(shards=range(conf().shards), now=now)
@@ -71,7 +77,7 @@ def dispatch(
         load, window = loads[pool_id], windows.observed(loads[pool_id])
         room = window.room(free_slots=load.free_slots, published=load.published)
         if room == 0:
-            done.more = True  # perhaps; asking costs a scan, looking again soon does not
+            done.blocked = True  # perhaps; asking costs a scan, looking again soon does not
             continue
         limit = min(room, conf().claim_batch)
         job_ids = due_candidates(shards=shards, route_ids=route_ids, limit=limit, now=now)
@@ -83,7 +89,6 @@ def dispatch(
         window.publish(claimed.published)
         done.published += claimed.published
         done.lost += claimed.lost
-        done.more = done.more or len(job_ids) == limit
     return done
 
 

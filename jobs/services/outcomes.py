@@ -9,7 +9,7 @@ import json
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
@@ -41,7 +41,7 @@ class Ending(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: one is made per job, and freezing triples that
 class AttemptOutcome:
     """One attempt's end. Durations are seconds.
 
@@ -67,6 +67,17 @@ class AttemptOutcome:
     reason: str = ""
     by_handler: bool = False
 
+    def stripped(self) -> AttemptOutcome:
+        """The same end without anything the handler produced, for a database that refuses its contents."""
+        error = None
+        if self.error is not None:
+            error = {
+                "type": "Unrecordable",
+                "message": "the error could not be stored",
+                "where": "",
+            }
+        return replace(self, result=None, error=error, reason="")
+
 
 def failure_plan(
     *,
@@ -82,19 +93,34 @@ def failure_plan(
 ) -> tuple[bool, dict[str, Any]]:
     """What a failed attempt calls for: (True, item for a retry) or (False, item for a dead letter)."""
     decision = decide(
-        attempt=attempt,
+        attempt=max(1, attempt),
         attempt_limit=attempt_limit,
-        policy=RetryPolicy.from_stored(json.loads(retry)),
+        policy=_stored_policy(retry),
         rng=rng,
         permanent=permanent,
         retry_after_seconds=retry_after_seconds,
     )
     kind, message = str(error.get("type", "")), str(error.get("message", ""))
     where = str(error.get("where", ""))
-    told = {**error, "fingerprint": fingerprint(handler, kind, message, where), "attempt": attempt}
+    told = {
+        **error,
+        "type": kind,
+        "message": message,
+        "fingerprint": fingerprint(handler, kind, message, where),
+        "attempt": attempt,
+    }
     if isinstance(decision, Exhausted):
         return False, {"reason": decision.reason, "cause": cause, "error": told}
     return True, {"delay": decision.seconds, "cause": cause, "error": told}
+
+
+def _stored_policy(text: str) -> RetryPolicy:
+    """The policy of a stored row, or the default one for a row that a hand wrote: an outcome must get recorded."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):  # a number of 5,000 digits, brackets 5,000 deep
+        value = None
+    return RetryPolicy.from_stored(value)
 
 
 def report_outcomes(

@@ -15,7 +15,7 @@ from django.db import DatabaseError
 from jobs import telemetry
 from jobs.conf import conf
 from jobs.database import is_unavailable
-from jobs.queries.fleet import ExpiredLease, lease_page
+from jobs.queries.fleet import ExpiredLease, expired_leases, lease_page
 from jobs.services.outcomes import failure_plan
 from jobs.transitions.lease import expire_published, expire_started
 
@@ -56,11 +56,12 @@ def reap(
     done = Reaped()
     after, limit = FIRST, conf().reap_batch
     while page := lease_page(shards=shards, after=after, limit=limit, now=now):
-        after = page[-1].lease_id
-        lapsed = [lease for lease in page if lease.lapsed]
+        after = page[-1][0]
+        lapsed = [lease_id for lease_id, is_lapsed in page if is_lapsed]
         done.seen += len(page)
         if lapsed:
-            _expire(lapsed, done, shards=shards, actor=actor, rng=rng, now=now)
+            leases = expired_leases(shards=shards, lease_ids=lapsed)
+            _expire(leases, done, shards=shards, actor=actor, rng=rng, now=now)
         if len(page) < limit:
             break
     if done.expired:
@@ -71,7 +72,7 @@ def reap(
 def _expire(leases: list[ExpiredLease], done: Reaped, **how: Any) -> None:
     """A page at once; if that fails, one by one, so that a broken row costs only itself."""
     try:
-        done.expired += _expire_page(leases, **how)
+        _expire_page(leases, done, **how)
     except DatabaseError as error:
         if is_unavailable(error):
             raise
@@ -85,12 +86,13 @@ def _expire(leases: list[ExpiredLease], done: Reaped, **how: Any) -> None:
 
 def _expire_page(
     leases: list[ExpiredLease],
+    done: Reaped,
     *,
     shards: Sequence[int],
     actor: str,
     rng: random.Random,
     now: datetime | None,
-) -> int:
+) -> None:
     published = [lease.lease_id for lease in leases if not lease.started]
     plans: dict[bool, dict[UUID, dict[str, Any]]] = {True: {}, False: {}}
     for lease in leases:
@@ -105,13 +107,12 @@ def _expire_page(
                 rng=rng,
             )
             plans[again][lease.lease_id] = item
-    ended = 0
+    # Counted after each call: it is committed then, even if the next one fails.
     if published:
-        ended += len(expire_published(shards=shards, lease_ids=published, actor=actor, now=now))
-    if plans[True] or plans[False]:
-        ended += len(
-            expire_started(
-                shards=shards, actor=actor, retries=plans[True], deaths=plans[False], now=now
-            )
+        done.expired += len(
+            expire_published(shards=shards, lease_ids=published, actor=actor, now=now)
         )
-    return ended
+    for again, items in plans.items():
+        if items:
+            plan = {"retries": items if again else {}, "deaths": {} if again else items}
+            done.expired += len(expire_started(shards=shards, actor=actor, now=now, **plan))

@@ -56,11 +56,11 @@ def submit_jobs(*, tenant: Tenant, requests: Sequence[JobRequest], actor: str) -
         ValidationFailed: The lane does not exist. Nothing is stored.
         RequestKeyReused: The key names a job made by a different request. Nothing is stored.
     """
-    routes = [_route(request) for request in requests]
-    jobs = [
-        _resolve(tenant, request, route, actor)
-        for request, route in zip(requests, routes, strict=True)
-    ]
+    try:
+        jobs = _resolve_all(tenant, requests, actor, catalog())
+    except (UnknownHandler, NoMatchingPool, ValidationFailed):
+        # Since that reading a worker may have advertised the handler, or a person added the pool or the lane.
+        jobs = _resolve_all(tenant, requests, actor, catalog(max_age_seconds=0))
     return _store(tenant, requests, jobs, actor)
 
 
@@ -82,23 +82,31 @@ def _store(
     return answer
 
 
-def _route(request: JobRequest) -> Route:
-    """The route of handler and labels; a new pair is stored, for it is what pools are matched against."""
-    found = catalog()
-    if request.handler not in found.handlers:
-        found = catalog(max_age_seconds=0)
-    if request.handler not in found.handlers:
-        raise UnknownHandler(f"No worker ever advertised a handler named {request.handler!r}.")
-    labels_text = canonical_labels(request.labels)
-    route_id = found.route_ids.get((request.handler, labels_text))
-    if route_id is None:
-        _check_pools(request.labels, catalog(max_age_seconds=0))
-        route, _ = Route.objects.get_or_create(
-            handler=request.handler, labels_text=labels_text, defaults={"labels": request.labels}
-        )
-        return route
-    _check_pools(request.labels, found)
-    return found.routes[route_id]
+def _resolve_all(
+    tenant: Tenant, requests: Sequence[JobRequest], actor: str, found: Catalog
+) -> list[NewJob]:
+    for request in requests:  # all of them, before a route is stored for one
+        if request.handler not in found.handlers:
+            raise UnknownHandler(f"No worker ever advertised a handler named {request.handler!r}.")
+        _check_pools(request.labels, found)
+    lanes = [_lane(request, found) for request in requests]
+    routes: dict[tuple[str, str], int] = {}
+    for request in requests:
+        pair = request.handler, canonical_labels(request.labels)
+        if pair not in routes:
+            routes[pair] = found.route_ids.get(pair) or _new_route(*pair, request.labels)
+    return [
+        _resolve(tenant, request, lane, routes, actor, found)
+        for request, lane in zip(requests, lanes, strict=True)
+    ]
+
+
+def _new_route(handler: str, labels_text: str, labels: dict[str, str]) -> int:
+    """Store a pair of handler and labels that is asked for the first time: it is what pools are matched against."""
+    route, _ = Route.objects.get_or_create(
+        handler=handler, labels_text=labels_text, defaults={"labels": labels}
+    )
+    return route.pk
 
 
 def _check_pools(labels: dict[str, str], found: Catalog) -> None:
@@ -119,13 +127,19 @@ def _lane(request: JobRequest, found: Catalog) -> Lane:
     return lane
 
 
-def _resolve(tenant: Tenant, request: JobRequest, route: Route, actor: str) -> NewJob:
-    found = catalog()
+def _resolve(
+    tenant: Tenant,
+    request: JobRequest,
+    lane: Lane,
+    routes: dict[tuple[str, str], int],
+    actor: str,
+    found: Catalog,
+) -> NewJob:
     handler = found.handlers[request.handler]
     job_id, shard = place_job(
         tenant_id=tenant.pk,
         request_key=request.request_key,
-        spread=tenant.shard_spread,
+        spread=min(tenant.shard_spread, conf().shards),  # a tenant may allow more than there are
         shards=conf().shards,
         unix_ms=time.time_ns() // 1_000_000,
         rand_b=secrets.randbits(62),
@@ -135,8 +149,8 @@ def _resolve(tenant: Tenant, request: JobRequest, route: Route, actor: str) -> N
         shard=shard,
         tenant_id=tenant.pk,
         handler=request.handler,
-        route_id=route.pk,
-        lane_id=_lane(request, found).pk,
+        route_id=routes[request.handler, canonical_labels(request.labels)],
+        lane_id=lane.pk,
         priority=request.priority,
         payload=request.payload,
         payload_ref=request.payload_ref,

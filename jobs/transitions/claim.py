@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from jobs import telemetry
 from jobs.clock import NOW_SQL
 from jobs.conf import conf
 from jobs.database import atomically, notify, rows
 from jobs.models import DueEntry, Pool
 from jobs.states import EventKind, JobStatus
-from jobs.telemetry import CHANNEL_WORKERS
 from jobs.transitions.events import insert_event
 
-# Moves exactly the locked ids. The lease key is drawn once, in the row that both the lease and the event read.
+log = logging.getLogger(__name__)
+
+# Moves exactly the locked ids. The lease key is drawn once, in the row that both the lease and the event read. The lane
+# only adds to the row: a job whose lane was deleted must not end up leased without a lease.
 PUBLISH = f"""
 with taken as (
     delete from jobs_dueentry where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[])
@@ -34,13 +38,13 @@ with taken as (
     insert into jobs_lease (id, job_id, token, attempt, seq, shard, route_id, pool_id, lane_id, priority, rank,
         due_at, tenant_id, published_at, expires_at, concurrency_key)
     select lease_id, job_id, token, attempt, seq, moved.shard, route_id, %(pool)s, lane_id, priority,
-        due_at - (lane.head_start_seconds + priority) * interval '1 second',
+        due_at - (coalesce(lane.head_start_seconds, 0) + priority) * interval '1 second',
         due_at, tenant_id, {NOW_SQL}, {NOW_SQL} + %(ttl)s * interval '1 second', concurrency_key
-    from moved join jobs_lane lane on lane.id = moved.lane_id
+    from moved left join jobs_lane lane on lane.id = moved.lane_id
 ), told as (
     {
     insert_event(
-        source="moved join jobs_lane lane on lane.id = moved.lane_id",
+        source="moved left join jobs_lane lane on lane.id = moved.lane_id",
         kind=EventKind.LEASED,
         start=JobStatus.SCHEDULED,
         end=JobStatus.LEASED,
@@ -101,6 +105,9 @@ def claim_batch(
         "now": now,
     }
     ((published,),) = rows(PUBLISH, params)
+    if published < len(locked):
+        # Entries of jobs that are gone or do not wait were taken out of the calendar, where they would come up for ever.
+        log.error(telemetry.CLAIM_MISMATCH, extra={"locked": len(locked), "published": published})
     if published:
-        notify(CHANNEL_WORKERS, f"pool:{pool.pk}")
+        notify(telemetry.CHANNEL_WORKERS, f"pool:{pool.pk}")
     return Claimed(published, len(job_ids) - published)

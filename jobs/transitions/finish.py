@@ -16,7 +16,14 @@ from jobs.clock import NOW_SQL
 from jobs.database import atomically, rerun, rows
 from jobs.states import EventKind, JobStatus
 from jobs.transitions.events import worker_actor
-from jobs.transitions.statements import DIES, HELD, WAITS_AFTER, LeaseEnd, end_leases
+from jobs.transitions.statements import (
+    DIES,
+    HELD,
+    WAITS_AFTER,
+    LeaseEnd,
+    end_leases,
+    tell_schedulers,
+)
 
 COMPLETE = LeaseEnd(
     guard=HELD,
@@ -107,7 +114,7 @@ def retry_jobs(
     Returns:
         Lease ids that ended here; one with a cancel asked is not among them.
     """
-    return end_leases(
+    ended = end_leases(
         RETRY,
         shards=shards,
         items=failures,
@@ -115,6 +122,8 @@ def retry_jobs(
         now=now,
         worker=worker_id,
     )
+    tell_schedulers(failures)
+    return ended
 
 
 @rerun
@@ -166,7 +175,7 @@ def snooze_jobs(
     Returns:
         Lease ids that ended here; one with a cancel asked is not among them.
     """
-    return end_leases(
+    ended = end_leases(
         SNOOZE,
         shards=shards,
         items=snoozes,
@@ -174,6 +183,8 @@ def snooze_jobs(
         now=now,
         worker=worker_id,
     )
+    tell_schedulers(snoozes)
+    return ended
 
 
 ENDED_BY_HOLDER = """

@@ -21,6 +21,7 @@ from jobs.transitions.statements import (
     WAITS_NOW,
     LeaseEnd,
     end_leases,
+    tell_schedulers,
 )
 
 # Only unindexed columns change, so a heartbeat is a HOT update.
@@ -103,7 +104,7 @@ def extend_leases(
     params = {
         "shards": list(shards),
         "worker": worker_id,
-        "leases": sorted(lease_ids),
+        "leases": list(lease_ids),
         "progress": json.dumps(stored),
         "ttl": conf().lease_ttl_seconds,
         "now": now,
@@ -132,7 +133,7 @@ def release_jobs(
     Returns:
         Lease ids that ended here; one with a cancel asked is not among them.
     """
-    return end_leases(
+    ended = end_leases(
         RELEASE,
         shards=shards,
         items=reasons,
@@ -140,6 +141,8 @@ def release_jobs(
         now=now,
         worker=worker_id,
     )
+    tell_schedulers(reasons)
+    return ended
 
 
 @rerun

@@ -16,8 +16,9 @@ from typing import Any
 from uuid import UUID
 
 from jobs.clock import NOW_SQL
-from jobs.database import rows
+from jobs.database import notify, rows
 from jobs.states import EventKind, JobStatus
+from jobs.telemetry import CHANNEL_DUE
 from jobs.transitions.events import insert_event
 
 HELD = (
@@ -32,7 +33,7 @@ DIES = f""", buried as (
     insert into jobs_deadletter (id, job_id, shard, tenant_id, handler, due_at, reason, error_type, fingerprint,
         message, attempts, died_at)
     select gen_random_uuid(), job_id, shard, tenant_id, handler, due_at, item ->> 'reason',
-        item -> 'error' ->> 'type', item -> 'error' ->> 'fingerprint', item -> 'error' ->> 'message',
+        left(item -> 'error' ->> 'type', 200), item -> 'error' ->> 'fingerprint', item -> 'error' ->> 'message',
         attempt, {NOW_SQL}
     from moved
 )"""
@@ -108,10 +109,16 @@ def end_leases(
     """Run one statement of LeaseEnd over the leases named by `items` and return those that it ended."""
     bound = {
         "shards": list(shards),
-        "leases": sorted(items),
+        "leases": list(items),
         "items": json.dumps({str(lease): item for lease, item in items.items() if item}),
         "actor": actor,
         "now": now,
         **params,
     }
     return {lease_id for (lease_id,) in rows(sql, bound)}
+
+
+def tell_schedulers(items: Mapping[UUID, Mapping[str, Any]]) -> None:
+    """Hint that work comes back before a scheduler would look again by itself; once per batch."""
+    if any(item.get("delay", 0.0) < 2.0 for item in items.values()):
+        notify(CHANNEL_DUE, "")

@@ -25,7 +25,7 @@ with started as (
         where shard = any(%(shards)s) and pool_id = %(pool)s and worker is null and not cancel_requested
             and route_id = any(%(routes)s)
         order by rank limit %(limit)s for update skip locked))
-    returning id, job_id, shard, tenant_id, route_id, attempt, token, seq, due_at, started_at
+    returning id, job_id, shard, tenant_id, route_id, attempt, token, seq
 ), told as (
     {
     insert_event(
@@ -40,12 +40,12 @@ with started as (
 )
 select started.id, started.job_id, started.shard, started.tenant_id, started.route_id, started.attempt,
     started.token, job.attempt_limit, job.handler, job.payload, job.payload_ref, job.retry, job.timeout_seconds,
-    job.request_key, started.due_at, started.started_at
+    job.request_key
 from started join jobs_job job on job.shard = started.shard and job.id = started.job_id"""
 
 
 class Taken(NamedTuple):
-    """One attempt, as the worker receives it. Times are aware UTC by the database's clock."""
+    """One attempt, as the worker receives it."""
 
     lease_id: UUID
     job_id: UUID
@@ -61,8 +61,6 @@ class Taken(NamedTuple):
     retry: str  # JSON text of the policy
     timeout_seconds: float
     request_key: str | None
-    due_at: datetime
-    started_at: datetime
 
 
 @rerun

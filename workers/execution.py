@@ -1,0 +1,171 @@
+"""One attempt: calls the handler and turns whatever happens into an outcome that can always be recorded."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+
+from django.db import close_old_connections, transaction
+
+from jobs.conf import conf
+from jobs.errors import LeaseLost
+from jobs.policies.cleaning import clean_json, clean_text, describe_exception
+from jobs.services.outcomes import AttemptOutcome, Ending
+from jobs.transitions.finish import complete_jobs
+from jobs.transitions.take import Taken
+from workers.handlers import (
+    Cancelled,
+    HandlerSpec,
+    JobContext,
+    PermanentFailure,
+    RetryAfter,
+    Snooze,
+    Stop,
+)
+
+MAX_DELAY_SECONDS = 366 * 86_400.0
+
+
+class Execution:
+    """An attempt that this process holds, from take to accepted report.
+
+    Attributes:
+        taken: The attempt.
+        stop: Where it is asked to stop.
+        context: What the handler sees.
+        begun: The handler has been entered.
+        abandoned: It ran out of time and its thread was given up; what it still returns is dropped.
+    """
+
+    __slots__ = ("_right", "_spec", "_worker_id", "abandoned", "begun", "context", "stop", "taken")
+
+    def __init__(
+        self,
+        taken: Taken,
+        *,
+        spec: HandlerSpec,
+        tenant: str,
+        sent_at: float,
+        drain: threading.Event,
+        worker_id: object,
+    ) -> None:
+        """`sent_at` is the monotonic time before the take was sent: the lease cannot have begun earlier."""
+        self.taken = taken
+        self.stop = Stop(
+            deadline=sent_at + taken.timeout_seconds,
+            trusted_until=trusted_until(sent_at),
+            drain=drain,
+        )
+        self.context = JobContext(taken, tenant=tenant, stop=self.stop)
+        self.begun = self.abandoned = False
+        self._spec, self._worker_id = spec, worker_id
+        self._right = [True]
+
+    def settle(self) -> bool:
+        """True for exactly one caller: the slot that finished, or the loop that gave it up. (pop is atomic.)"""
+        try:
+            return self._right.pop()
+        except IndexError:
+            return False
+
+    def run(self) -> AttemptOutcome | None:
+        """Run the handler. None means that a transactional handler has recorded its own completion."""
+        if (
+            self.stop.reason is not None
+        ):  # cancelled, or lost, between take and start: no side effect
+            return self._stopped_early()
+        self.begun = True
+        self.stop.deadline = time.monotonic() + self.taken.timeout_seconds
+        try:
+            if self._spec.transactional:
+                self._run_transactional()
+                return None
+            return self._succeeded(self._spec.function(self.context))
+        except BaseException as error:  # noqa: BLE001 (around a handler anything at all is an outcome)
+            close_old_connections()
+            return self._failed(error)
+
+    def timed_out(self) -> AttemptOutcome:
+        """The outcome of an attempt that did not stop in time."""
+        message = f"no end within {self.taken.timeout_seconds:g} s"
+        error = {"type": "JobTimeout", "message": message, "where": ""}
+        return AttemptOutcome(taken=self.taken, ending=Ending.FAILED, error=error, cause="timeout")
+
+    def released(self, reason: str) -> AttemptOutcome:
+        """The outcome of an attempt that is given back."""
+        return AttemptOutcome(taken=self.taken, ending=Ending.RELEASED, reason=reason)
+
+    def _stopped_early(self) -> AttemptOutcome:
+        if self.stop.reason == "cancel":
+            return AttemptOutcome(taken=self.taken, ending=Ending.CANCELLED)
+        return self.released(str(self.stop.reason))
+
+    def _succeeded(self, result: object) -> AttemptOutcome:
+        cleaned = None if result is None else clean_json(result, conf().result_max_bytes)
+        return AttemptOutcome(taken=self.taken, ending=Ending.SUCCEEDED, result=cleaned)
+
+    def _run_transactional(self) -> None:
+        """Effects in this database and the completion commit together, or neither does."""
+        close_old_connections()
+        taken = self.taken
+        with transaction.atomic(durable=True):
+            cleaned = self._succeeded(self._spec.function(self.context)).result
+            ended = complete_jobs(
+                shards=[taken.shard],
+                worker_id=self._worker_id,  # type: ignore[arg-type]
+                results={taken.lease_id: cleaned},
+            )
+            if not ended:
+                raise LeaseLost(current="unknown")  # undoes the handler's writes too
+
+    def _stopped(self, error: Cancelled) -> AttemptOutcome:
+        """What it means that the handler stopped: that depends on who wanted it to."""
+        match self.stop.reason:
+            case "timeout":
+                return self.timed_out()
+            case (
+                "shutdown" | "lease_lost"
+            ):  # it has ended, so giving it back is safe; a lost lease refuses it anyway
+                return self.released(str(self.stop.reason))
+        return AttemptOutcome(
+            taken=self.taken,
+            ending=Ending.CANCELLED,
+            by_handler=self.stop.reason is None,
+            reason=clean_text(error, 1000),
+        )
+
+    def _failed(self, error: BaseException) -> AttemptOutcome:
+        """An exception's meaning. The steering classes first; anything else is a failed attempt."""
+        outcome = AttemptOutcome(taken=self.taken, ending=Ending.FAILED)
+        match error:
+            case Cancelled():
+                return self._stopped(error)
+            case Snooze():
+                outcome.ending = Ending.SNOOZED
+                outcome.delay_seconds = _delay(error.seconds)
+                outcome.reason = clean_text(error.reason, 1000)
+                return outcome
+            case RetryAfter():
+                outcome.delay_seconds = _delay(error.seconds)
+            case PermanentFailure():
+                outcome.permanent = True
+        kind, message, where = describe_exception(error)
+        outcome.error = {"type": kind, "message": message, "where": where}
+        if self.stop.reason == "timeout":
+            outcome.cause = "timeout"
+        return outcome
+
+
+def trusted_until(sent_at: float) -> float:
+    """Monotonic end of the time in which a lease confirmed by a message sent at `sent_at` is surely ours."""
+    return sent_at + 0.8 * conf().lease_ttl_seconds
+
+
+def _delay(seconds: object) -> float:
+    """A handler's delay, whatever it gave: not a number means at once, and nothing waits for ever."""
+    try:
+        value = float(seconds)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return 0.0
+    return 0.0 if math.isnan(value) else min(max(value, 0.0), MAX_DELAY_SECONDS)

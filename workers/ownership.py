@@ -1,0 +1,89 @@
+"""Which scheduler scans which shards: rows that expire, shared evenly. It saves work; the claim is the guard."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from uuid import UUID
+
+from django.db.models.functions import Now
+
+from jobs import telemetry
+from jobs.clock import NOW_SQL, measure_skew
+from jobs.conf import conf
+from jobs.database import atomically, rows
+from jobs.models import SchedulerNode, Shard
+from jobs.policies.sharding import fair_quota
+
+log = logging.getLogger(__name__)
+
+RENEW = f"""
+update jobs_shard set expires_at = {NOW_SQL} + %(ttl)s * interval '1 second'
+where owner = %(me)s and number = any(%(numbers)s) returning number"""
+
+# A shard without a live owner; SKIP LOCKED, for another scheduler may be taking the same one.
+ACQUIRE = f"""
+update jobs_shard set owner = %(me)s, epoch = epoch + 1, expires_at = {NOW_SQL} + %(ttl)s * interval '1 second'
+where number = any(array(
+    select number from jobs_shard
+    where (owner is null or expires_at < {NOW_SQL}) and number = any(%(numbers)s)
+    order by number limit %(limit)s for update skip locked))
+returning number"""
+
+
+class Ownership:
+    """The shards of one scheduler process."""
+
+    def __init__(self, scheduler_id: UUID, numbers: list[int]) -> None:
+        """`numbers` are the shards it may own: all, or a part that an operator gave it."""
+        self.id, self._numbers = scheduler_id, numbers
+        self.shards: list[int] = []
+
+    @atomically
+    def refresh(self) -> list[int]:
+        """Say that this process lives, renew what it owns, give up a surplus, take what nobody owns.
+
+        Returns:
+            Shards owned now, ascending. When another scheduler joins, the surplus goes at the next refresh here
+            and is taken at the next one there; when one dies, its shards go after their lease.
+        """
+        self._report_alive()
+        ttl, me = conf().shard_lease_seconds, self.id
+        params = {"me": me, "ttl": ttl, "numbers": self._numbers, "now": None}
+        owned = sorted(number for (number,) in rows(RENEW, params))
+        live = SchedulerNode.objects.filter(expires_at__gt=Now()).values_list("pk", flat=True)
+        quota = fair_quota(shards=len(self._numbers), live=[str(one) for one in live], me=str(me))
+        if surplus := owned[quota:]:
+            Shard.objects.filter(number__any=surplus, owner=me).update(owner=None, expires_at=None)
+            owned = owned[:quota]
+        if quota > len(owned):
+            params["limit"] = quota - len(owned)
+            owned = sorted(owned + [number for (number,) in rows(ACQUIRE, params)])
+        if owned != self.shards:
+            log.info(telemetry.SHARDS_CHANGED, extra={"scheduler": str(me), "owned": len(owned)})
+        self.shards = owned
+        return owned
+
+    @atomically
+    def give_up(self) -> None:
+        """Free everything at once, so that others need not wait for a lease to end."""
+        Shard.objects.filter(owner=self.id).update(owner=None, expires_at=None)
+        SchedulerNode.objects.filter(pk=self.id).delete()
+        self.shards = []
+
+    def _report_alive(self) -> None:
+        skew = measure_skew()
+        if abs(skew.seconds) - skew.uncertainty > conf().clock_tolerance_seconds:
+            log.warning(telemetry.CLOCK_SKEWED, extra={"seconds": round(skew.seconds, 3)})
+        SchedulerNode.objects.update_or_create(
+            id=self.id,
+            defaults={
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "clock_skew_seconds": skew.seconds,
+                "expires_at": Now() + conf().shard_lease,
+            },
+        )
+        # Long dead processes; one that was only frozen makes itself known again.
+        SchedulerNode.objects.filter(expires_at__lt=Now() - 20 * conf().shard_lease).delete()

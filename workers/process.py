@@ -1,0 +1,85 @@
+"""What every long-lived command shares: settings are checked first, signals end it, the exit code tells why."""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import sys
+import threading
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, SystemCheckError
+
+CONFIGURATION_WRONG = 78
+
+
+class ProcessCommand(BaseCommand):
+    """A command that refuses wrong configuration with exit code 78."""
+
+    def get_check_kwargs(self, options: dict[str, Any]) -> dict[str, Any]:
+        """The stored shards are checked too."""
+        return {**super().get_check_kwargs(options), "databases": ["default"]}
+
+    def check(self, *args: Any, **kwargs: Any) -> None:
+        """As ever, with an exit code that says whose fault it is.
+
+        Raises:
+            CommandError: With return code 78: configuration wrong.
+        """
+        try:
+            super().check(*args, **kwargs)
+        except SystemCheckError as error:
+            raise CommandError(str(error), returncode=CONFIGURATION_WRONG) from error
+
+
+def run_until_signalled(run: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Call `run` in a thread; SIGTERM and SIGINT call `stop`, SIGQUIT prints all stacks.
+
+    The main thread only waits: a handler that interrupted the loop itself could deadlock on a lock that the loop
+    holds at that moment.
+
+    Raises:
+        SystemExit: 1 if `run` raised.
+    """
+    failed: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            run()
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    signal.signal(signal.SIGTERM, lambda *_: stop())
+    signal.signal(signal.SIGINT, lambda *_: stop())
+    faulthandler.register(signal.SIGQUIT, all_threads=True)
+    thread = threading.Thread(target=guarded, name="loop")
+    thread.start()
+    while thread.is_alive():
+        thread.join(timeout=1.0)
+    if failed:
+        sys.exit(1)
+
+
+def positive_int(text: str) -> int:
+    """A whole number above zero, for argparse."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < 1:
+        raise ArgumentTypeError("must be at least 1")
+    return value
+
+
+def positive_seconds(text: str) -> float:
+    """Seconds, zero or more, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a number") from None
+    if not 0 <= value <= 86_400:
+        raise ArgumentTypeError("must be from 0 to 86400")
+    return value

@@ -1,0 +1,129 @@
+"""Scheduler: owns shards, claims and publishes what is due, takes back what expired, keeps partitions ahead."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from django.db import DatabaseError, InterfaceError
+
+from jobs import telemetry
+from jobs.conf import conf
+from jobs.database import drop_if_gone, rows
+from jobs.queries.candidates import seconds_to_next_due
+from jobs.services.dispatch import Windows, dispatch
+from jobs.services.reaping import reap
+from jobs.transitions.events import scheduler_actor
+from workers.listen import Listener
+from workers.loop import Loop
+from workers.ownership import Ownership
+
+log = logging.getLogger(__name__)
+
+PARTITION_SECONDS = 3600.0
+FIRST_PAUSE_SECONDS, BLOCKED_PAUSE_SECONDS = 0.002, 0.05
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn did; `pause` is how long nothing new is expected, in seconds."""
+
+    published: int = 0
+    lost: int = 0
+    expired: int = 0
+    pause: float = 0.0
+
+
+class Scheduler:
+    """One scheduler process. `run()` returns after `stop()`, which may be called from a signal handler."""
+
+    def __init__(self, *, shards: list[int], once: bool = False) -> None:
+        """Nothing is written yet; `once` ends it after a turn that found nothing to publish."""
+        self.id: UUID = uuid4()
+        self._actor = scheduler_actor(self.id)
+        self._ownership = Ownership(self.id, shards)
+        self._windows = Windows()
+        self._rng = random.Random()
+        self._once = once
+        self._own_at = self._reap_at = self._partitions_at = 0.0
+        self._pause, self._left_over = FIRST_PAUSE_SECONDS, False
+        self._loop = Loop("scheduler", self._turn)
+        self._listener = Listener(telemetry.CHANNEL_DUE, lambda _: self._loop.wake())
+
+    def run(self) -> None:
+        """Schedule until told to stop; then free the shards for others."""
+        log.info(telemetry.SCHEDULER_STARTED, extra={"scheduler": str(self.id)})
+        self._listener.start()
+        self._loop.run()
+        self._listener.stop()
+        try:
+            self._ownership.give_up()
+        except (DatabaseError, InterfaceError) as error:
+            drop_if_gone(error)  # the shard lease ends by itself
+        log.info(telemetry.SCHEDULER_STOPPED, extra={"scheduler": str(self.id)})
+
+    def stop(self) -> None:
+        """End after the present turn."""
+        self._loop.stop()
+
+    def run_once(self) -> Turn:
+        """One turn: ownership and upkeep when they are due, then dispatch."""
+        now = time.monotonic()
+        turn = Turn()
+        if now >= self._own_at:
+            self._ownership.refresh()
+            self._own_at = now + self._refresh_seconds()
+        if now >= self._partitions_at:
+            self._ensure_partitions()
+            self._partitions_at = now + PARTITION_SECONDS
+        if now >= self._reap_at:
+            reaped = reap(shards=self._ownership.shards, actor=self._actor, rng=self._rng)
+            turn.expired = reaped.expired
+            self._reap_at = now + conf().tick_seconds
+        done = dispatch(
+            shards=self._ownership.shards,
+            windows=self._windows,
+            actor=self._actor,
+            fresh=self._left_over,
+        )
+        turn.published, turn.lost = done.published, done.lost
+        turn.pause = self._pause_after(published=done.published, blocked=done.blocked)
+        return turn
+
+    def _turn(self) -> float:
+        turn = self.run_once()
+        if self._once and not turn.published:
+            self.stop()
+        return turn.pause
+
+    def _refresh_seconds(self) -> float:
+        """Three renewals fit in a shard lease; a process that waits for its share looks every tick."""
+        everything = len(self._ownership.shards) == conf().shards
+        return conf().shard_lease_seconds / 3 if everything else conf().tick_seconds
+
+    def _pause_after(self, *, published: int, blocked: bool) -> float:
+        """How long to sleep: until the next due time, at most a tick; hardly at all while work flows."""
+        self._left_over = False
+        if published:
+            self._pause = FIRST_PAUSE_SECONDS
+            return self._pause
+        next_due = seconds_to_next_due(shards=self._ownership.shards)
+        if next_due is None or next_due > 0:
+            self._pause = FIRST_PAUSE_SECONDS
+            tick = conf().tick_seconds * self._rng.uniform(0.9, 1.0)
+            return tick if next_due is None else min(tick, next_due + 0.0005)
+        # Due work that cannot go anywhere now: a full pool is looked at again soon, a missing one every tick.
+        self._left_over = not blocked
+        longest = BLOCKED_PAUSE_SECONDS if blocked else conf().tick_seconds
+        self._pause = min(self._pause * 2, longest)
+        return self._pause
+
+    def _ensure_partitions(self) -> None:
+        ((made,),) = rows(
+            "select jobs_ensure_event_partitions(%(days)s)", {"days": conf().partition_days_ahead}
+        )
+        if made:
+            log.info(telemetry.PARTITIONS_CREATED, extra={"count": made})
