@@ -125,7 +125,7 @@ def take(job_id: UUID, worker_id: UUID = WORKER) -> Taken:
     (taken,) = take_batch(
         shards=[lease.shard],
         pool_id=lease.pool_id,
-        route_ids=[lease.route_id],
+        handlers=[Route.objects.get(pk=lease.route_id).handler],
         worker_id=worker_id,
         limit=1,
     )

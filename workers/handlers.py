@@ -217,3 +217,11 @@ def discover() -> dict[str, HandlerSpec]:
     """All handlers of the installed apps: each app's `handlers` module is imported once."""
     autodiscover_modules("handlers")
     return dict(_registry)
+
+
+def _missing(context: JobContext) -> object:
+    raise PermanentFailure("the job names another handler than its route: the row was damaged")
+
+
+# Stands in for a row that says one handler in its route and another in the job: it dies, its neighbours run.
+MISSING = HandlerSpec("", _missing, 1.0, 1, DEFAULT_POLICY, transactional=False)

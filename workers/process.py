@@ -18,7 +18,7 @@ CONFIGURATION_WRONG = 78
 class ProcessCommand(BaseCommand):
     """A command that refuses wrong configuration with exit code 78."""
 
-    def get_check_kwargs(self, options: dict[str, Any]) -> dict[str, Any]:
+    def get_check_kwargs(self, options: dict[str, Any]) -> Any:
         """The stored shards are checked too."""
         return {**super().get_check_kwargs(options), "databases": ["default"]}
 

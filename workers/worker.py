@@ -27,7 +27,7 @@ from jobs.services.fleet import advertise_handlers, report_worker, retire_worker
 from jobs.services.outcomes import AttemptOutcome, report_outcomes
 from jobs.transitions.take import Taken, take_batch
 from workers.execution import Execution
-from workers.handlers import HandlerSpec
+from workers.handlers import MISSING, HandlerSpec
 from workers.heartbeat import Heartbeat
 from workers.listen import Listener
 from workers.loop import Loop
@@ -179,11 +179,11 @@ class Worker:
         limit = self._wanted()
         if limit <= 0 or not (self._hinted or now >= self._look_again_at):
             return
-        hinted, self._hinted = self._hinted, False
+        self._hinted = False
         taken = take_batch(
             shards=self._shards,
             pool_id=self.pool.pk,
-            route_ids=self._route_ids(fresh=hinted),
+            handlers=list(self.handlers),
             worker_id=self.id,
             limit=limit,
         )
@@ -193,7 +193,7 @@ class Worker:
         for one in taken:
             execution = Execution(
                 one,
-                spec=self.handlers[one.handler],
+                spec=self.handlers.get(one.handler, MISSING),
                 tenant=self._tenant(one),
                 sent_at=now,
                 drain=self._draining,
@@ -219,11 +219,6 @@ class Worker:
         if ahead and len(self._held) > self._slots.size and free < ahead // 2:
             return 0
         return min(free, conf().take_batch)
-
-    def _route_ids(self, *, fresh: bool) -> list[int]:
-        """Routes whose handler this worker knows. Read anew on a hint only when it found nothing to do before."""
-        found = catalog(max_age_seconds=0.0 if fresh and not self._held else 1.0)
-        return [route.pk for route in found.routes.values() if route.handler in self.handlers]
 
     def _tenant(self, taken: Taken) -> str:
         tenant = catalog(max_age_seconds=60).tenants.get(taken.tenant_id)

@@ -23,7 +23,7 @@ with started as (
     where shard = any(%(shards)s) and id = any(array(
         select id from jobs_lease
         where shard = any(%(shards)s) and pool_id = %(pool)s and worker is null and not cancel_requested
-            and route_id = any(%(routes)s)
+            and route_id = any(array(select id from jobs_route where handler = any(%(handlers)s)))
         order by rank limit %(limit)s for update skip locked))
     returning id, job_id, shard, tenant_id, route_id, attempt, token, seq
 ), told as (
@@ -68,7 +68,7 @@ def take_batch(
     *,
     shards: Sequence[int],
     pool_id: int,
-    route_ids: Sequence[int],
+    handlers: Sequence[str],
     worker_id: UUID,
     limit: int,
     now: datetime | None = None,
@@ -78,7 +78,7 @@ def take_batch(
     Args:
         shards: Where to look; a worker names all of them.
         pool_id: The worker's pool.
-        route_ids: Routes whose handler this worker knows: it takes nothing else.
+        handlers: Names this worker knows: it takes nothing else.
         worker_id: New owner, random per process start.
         limit: Most leases to take.
         now: Aware UTC; default is the database clock.
@@ -90,7 +90,7 @@ def take_batch(
     params = {
         "shards": list(shards),
         "pool": pool_id,
-        "routes": list(route_ids),
+        "handlers": list(handlers),
         "worker": worker_id,
         "limit": limit,
         "ttl": conf().lease_ttl_seconds,

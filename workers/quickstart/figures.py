@@ -1,0 +1,114 @@
+"""Numbers of a run, read from the database: what is where now, how late it is, and what it took to recover."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from examples.books import Books, balance
+from jobs.database import rows
+from jobs.models import Job
+
+NOW = """
+select (select count(*) from jobs_dueentry where due_at > statement_timestamp()),
+    (select count(*) from jobs_dueentry where due_at <= statement_timestamp()),
+    (select count(*) from jobs_lease where worker is null),
+    (select count(*) from jobs_lease where worker is not null)"""
+FINISHED = """select status, count(*) from jobs_job where id = any(%(jobs)s::uuid[]) and finished_at is not null
+group by status"""
+OLDEST = """
+select extract(epoch from statement_timestamp() - entry.due_at)::float8, job.handler, tenant.slug
+from jobs_dueentry entry join jobs_job job on job.id = entry.job_id and job.shard = entry.shard
+    join jobs_tenant tenant on tenant.id = entry.tenant_id
+where entry.due_at <= statement_timestamp() order by entry.due_at limit 1"""
+# Start lag: from the due time in force, which the claim recorded, to the worker's start.
+LAG = """
+select percentile_cont(array[0.5, 0.95, 1.0]) within group (order by extract(epoch from started.at - due))
+from (select job_id, token, (detail ->> 'due_at')::timestamptz as due from jobs_jobevent
+      where kind = 'leased' and at > statement_timestamp() - interval '60 seconds') leased
+    join jobs_jobevent started on started.job_id = leased.job_id and started.token = leased.token
+        and started.kind = 'started'"""
+REJECTED = """select count(*) from jobs_jobevent
+where kind = 'completion_rejected' and job_id = any(%(jobs)s::uuid[])"""
+# From the last heartbeat of the lost worker to the moment another claim had the job.
+RECOVERIES = """
+select extract(epoch from min(again.at) - (lost.detail ->> 'heartbeat_at')::timestamptz)::float8
+from jobs_jobevent lost join jobs_jobevent again
+    on again.job_id = lost.job_id and again.kind = 'leased' and again.seq > lost.seq
+where lost.kind = 'failed' and lost.detail ->> 'cause' = 'lease_expired' and lost.job_id = any(%(jobs)s::uuid[])
+group by lost.job_id, lost.seq, lost.detail order by 1"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One look at the running system. Lags are seconds; None where nothing was measured."""
+
+    upcoming: int
+    due: int
+    published: int
+    running: int
+    finished: dict[str, int]
+    oldest: tuple[float, str, str] | None  # age in seconds, handler, tenant
+    lag: tuple[float, float, float] | None  # p50, p95, max of the last minute
+
+
+def look(job_ids: Sequence[str]) -> Figures:
+    """Counts of everything waiting and owned, and of these jobs what has finished."""
+    ((upcoming, due, published, running),) = rows(NOW, {})
+    ((lag,),) = rows(LAG, {})
+    oldest = rows(OLDEST, {})
+    return Figures(
+        upcoming=upcoming,
+        due=due,
+        published=published,
+        running=running,
+        finished=dict(rows(FINISHED, {"jobs": _ids(job_ids)})),
+        oldest=oldest[0] if oldest else None,
+        lag=tuple(lag) if lag else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a run ended: the books, and what the engine had to do to keep them."""
+
+    books: Books
+    stale_completions_refused: int
+    recoveries: list[float]  # seconds, ascending
+
+
+def report(accepted: Mapping[str, str], provider_url: str) -> Report:
+    """Compare accepted requests, job rows and the provider's own store.
+
+    Args:
+        accepted: Idempotency token → job id.
+        provider_url: Base URL of the payment provider.
+    """
+    address = f"{provider_url}/report?tokens=1"
+    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 (our own process on loopback)
+        seen: dict[str, Any] = json.load(answer)
+    ids = _ids(accepted.values())
+    tokens = {job_id: token for token, job_id in accepted.items()}
+    jobs = [
+        {
+            "status": job.status,
+            "handler": job.handler,
+            "attempt": job.attempt,
+            "idempotency_token": tokens[str(job.pk)],
+        }
+        for job in Job.objects.filter(pk__in=ids).only("status", "handler", "attempt")
+    ]
+    ((rejected,),) = rows(REJECTED, {"jobs": ids})
+    return Report(
+        books=balance(accepted=accepted, jobs=jobs, provider_report=seen),
+        stale_completions_refused=rejected,
+        recoveries=[seconds for (seconds,) in rows(RECOVERIES, {"jobs": ids})],
+    )
+
+
+def _ids(texts: Any) -> list[UUID]:
+    return [UUID(text) for text in texts]
