@@ -9,7 +9,7 @@ from django.db import migrations
 
 CREATE = """
 create table jobs_jobevent (
-    id uuid not null,
+    id bigint not null,
     shard smallint not null,
     job_id uuid not null,
     seq integer not null,
@@ -22,6 +22,7 @@ create table jobs_jobevent (
     actor varchar(150) not null,
     lease uuid,
     token integer,
+    due_at timestamptz,
     detail jsonb,
     primary key (at, id)
 ) partition by range (at);

@@ -18,7 +18,9 @@ class JobEvent(models.Model):
     Django's key is `id`; the table's is (at, id), for a partitioned table's keys contain the partition column.
     """
 
-    id = models.UUIDField(primary_key=True)
+    id = models.BigIntegerField(
+        primary_key=True
+    )  # hash of (job, seq): the same event always has the same
     shard = models.SmallIntegerField()
     job = Link(Job)
     seq = models.IntegerField()  # 1, 2, 3 … per job; a gap is a violation
@@ -35,6 +37,9 @@ class JobEvent(models.Model):
     )  # "worker:<id>", "scheduler:<id>", "token:<id>", "user:<name>"
     lease = models.UUIDField(null=True)  # the claim this happened under
     token = models.IntegerField(null=True)  # its fencing token
+    due_at = models.DateTimeField(
+        null=True
+    )  # in force: what a claim found, or what this event set
     detail = models.JSONField(null=True)
 
     class Meta:

@@ -24,12 +24,10 @@ CANCEL_WAITING = f"""
 with gone as (
     delete from jobs_dueentry where shard = %(shard)s and job_id = %(job)s returning job_id, shard, tenant_id
 ), moved as (
-    update jobs_job job set status = '{JobStatus.CANCELLED}', finished_at = {
-    NOW_SQL
-}, seq = job.seq + 1, {ASKED}
-    from gone where job.shard = gone.shard and job.id = gone.job_id and job.status = '{
-    JobStatus.SCHEDULED
-}'
+    update jobs_job job set status = 'cancelled', finished_at = {NOW_SQL}, seq = job.seq + 1, {
+    ASKED
+}
+    from gone where job.shard = gone.shard and job.id = gone.job_id and job.status = 'scheduled'
     returning gone.*, job.seq, job.attempt, 'waiting' as was
 ), told as (
     {
@@ -48,12 +46,8 @@ with gone as (
     delete from jobs_lease where shard = %(shard)s and job_id = %(job)s and worker is null
     returning id, job_id, shard, tenant_id, token, seq + 1 as seq
 ), moved as (
-    update jobs_job job set status = '{JobStatus.CANCELLED}', finished_at = {
-    NOW_SQL
-}, seq = gone.seq, {ASKED}
-    from gone where job.shard = gone.shard and job.id = gone.job_id and job.status = '{
-    JobStatus.LEASED
-}'
+    update jobs_job job set status = 'cancelled', finished_at = {NOW_SQL}, seq = gone.seq, {ASKED}
+    from gone where job.shard = gone.shard and job.id = gone.job_id and job.status = 'leased'
     returning gone.*, job.attempt, 'published' as was
 ), told as (
     {

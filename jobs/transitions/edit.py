@@ -28,9 +28,7 @@ with old as (
 ), moved as (
     update jobs_job job set due_at = coalesce(%(due_at)s::timestamptz, job.due_at), lane_id = entry.lane_id,
         tags = coalesce(%(tags)s::jsonb, job.tags), seq = job.seq + 1, updated_at = {NOW_SQL}
-    from entry where job.shard = entry.shard and job.id = entry.job_id and job.status = '{
-    JobStatus.SCHEDULED
-}'
+    from entry where job.shard = entry.shard and job.id = entry.job_id and job.status = 'scheduled'
     returning entry.*, job.seq, job.attempt
 ), told as (
     {
@@ -39,7 +37,8 @@ with old as (
         kind=EventKind.EDITED,
         start=JobStatus.SCHEDULED,
         end=JobStatus.SCHEDULED,
-        detail="jsonb_build_object('due_at', due_at, 'old_due_at', old_due_at, 'lane', lane_id,"
+        due_at="due_at",
+        detail="jsonb_build_object('old_due_at', old_due_at, 'lane', lane_id,"
         " 'old_lane', old_lane_id, 'tags', %(tags)s::jsonb)",
     )
 }

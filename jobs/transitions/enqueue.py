@@ -66,7 +66,7 @@ with wanted as (
     insert into jobs_dueentry (job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key)
     select job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key from made
 ), told as (
-    {insert_event(source="made", kind=EventKind.CREATED, start=None, end=JobStatus.SCHEDULED)}
+    {insert_event(source="made", kind=EventKind.CREATED, start=None, end=JobStatus.SCHEDULED, due_at="due_at")}
 )
 select job_id, due_at <= {NOW_SQL} + interval '2 seconds' from made"""
 

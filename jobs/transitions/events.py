@@ -7,7 +7,7 @@ from uuid import UUID
 from jobs.clock import NOW_SQL
 from jobs.states import EventKind, JobStatus
 
-COLUMNS = "id, shard, job_id, seq, tenant_id, at, kind, from_status, to_status, attempt, actor, lease, token, detail"
+COLUMNS = "id, shard, job_id, seq, tenant_id, at, kind, from_status, to_status, attempt, actor, lease, token, due_at, detail"
 
 
 def insert_event(
@@ -18,6 +18,7 @@ def insert_event(
     end: JobStatus,
     lease: str = "null::uuid",
     token: str = "null::int",
+    due_at: str = "null::timestamptz",
     detail: str = "null::jsonb",
 ) -> str:
     """SQL that inserts one event per row of the CTE `source`, in the transaction of the move itself.
@@ -29,16 +30,17 @@ def insert_event(
         end: Status after.
         lease: SQL expression over `source` for the claim it happened under.
         token: SQL expression for the fencing token.
+        due_at: SQL expression for the due time in force.
         detail: SQL expression giving jsonb.
 
     Returns:
-        An INSERT that reads the parameters `actor` and `now`. The event id is random: the key of the partition
-        begins with the time, so a random second column costs no locality.
+        An INSERT that reads the parameters `actor` and `now`. The event id is a hash of job and seq: a random
+        one costs up to 4 µs each where the server reads the system's random device per call.
     """
     begin = "null" if start is None else f"'{start}'"
     return f"""insert into jobs_jobevent ({COLUMNS})
-    select gen_random_uuid(), shard, job_id, seq, tenant_id, {NOW_SQL}, '{kind}', {begin}, '{end}',
-        attempt, %(actor)s, {lease}, {token}, {detail}
+    select uuid_hash_extended(job_id, seq), shard, job_id, seq, tenant_id, {NOW_SQL}, '{kind}', {begin}, '{end}',
+        attempt, %(actor)s, {lease}, {token}, {due_at}, {detail}
     from {source}"""
 
 

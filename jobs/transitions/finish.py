@@ -15,7 +15,7 @@ from uuid import UUID
 from jobs.clock import NOW_SQL
 from jobs.database import atomically, rerun, rows
 from jobs.states import EventKind, JobStatus
-from jobs.transitions.events import worker_actor
+from jobs.transitions.events import COLUMNS, worker_actor
 from jobs.transitions.statements import (
     DIES,
     HELD,
@@ -199,14 +199,14 @@ returning seq, token, id, attempt, tenant_id, 'leased'"""
 COUNT_ON_JOB = """
 update jobs_job set seq = seq + 1 where shard = %(shard)s and id = %(job)s and status <> 'leased'
 returning seq, lease_token, null::uuid, attempt, tenant_id, status"""
+_REJECTED = EventKind.COMPLETION_REJECTED
 REJECTED = f"""
 with refused as (select %(shard)s::smallint as shard, %(job)s::uuid as job_id, %(seq)s::int as seq,
     %(tenant)s::int as tenant_id, %(attempt)s::int as attempt)
-insert into jobs_jobevent (id, shard, job_id, seq, tenant_id, at, kind, from_status, to_status, attempt, actor, lease,
-    token, detail)
-select gen_random_uuid(), shard, job_id, seq, tenant_id, {NOW_SQL}, '{EventKind.COMPLETION_REJECTED}',
-    %(status)s, %(status)s, attempt, %(actor)s, %(lease)s, %(token)s, %(detail)s::jsonb
-from refused"""
+insert into jobs_jobevent ({COLUMNS})
+select uuid_hash_extended(job_id, seq), shard, job_id, seq, tenant_id, {NOW_SQL}, '{_REJECTED}', %(status)s,
+    %(status)s, attempt, %(actor)s, %(lease)s, %(token)s, null, %(detail)s::jsonb
+from refused returning true"""
 
 
 @atomically
@@ -260,7 +260,7 @@ def reject_completion(
     }
     return bool(
         rows(
-            REJECTED + " returning true",
+            REJECTED,
             {
                 **params,
                 "seq": seq,

@@ -25,13 +25,9 @@ NOTE = "jsonb_build_object('note', %(note)s::text, 'dead_letter', %(letter)s::uu
 REQUEUE = f"""
 with letter as ({RESOLVE}
 ), moved as (
-    update jobs_job job set status = '{
-    JobStatus.SCHEDULED
-}', finished_at = null, seq = job.seq + 1,
+    update jobs_job job set status = 'scheduled', finished_at = null, seq = job.seq + 1,
         attempt_limit = job.attempt + job.max_attempts, updated_at = {NOW_SQL}
-    from letter where job.shard = letter.shard and job.id = letter.job_id and job.status = '{
-    JobStatus.DEAD
-}'
+    from letter where job.shard = letter.shard and job.id = letter.job_id and job.status = 'dead'
     returning letter.*, job.seq, job.attempt, job.route_id, job.lane_id, job.priority, job.concurrency_key
 ), calendar as (
     insert into jobs_dueentry (job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key)
@@ -47,6 +43,7 @@ with letter as ({RESOLVE}
         kind=EventKind.REQUEUED,
         start=JobStatus.DEAD,
         end=JobStatus.SCHEDULED,
+        due_at=f"{NOW_SQL} + %(delay)s * interval '1 second'",
         detail=NOTE,
     )
 }
@@ -56,9 +53,7 @@ DISCARD = f"""
 with letter as ({RESOLVE}
 ), moved as (
     update jobs_job job set seq = job.seq + 1, updated_at = {NOW_SQL}
-    from letter where job.shard = letter.shard and job.id = letter.job_id and job.status = '{
-    JobStatus.DEAD
-}'
+    from letter where job.shard = letter.shard and job.id = letter.job_id and job.status = 'dead'
     returning letter.*, job.seq, job.attempt
 ), told as (
     {

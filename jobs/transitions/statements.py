@@ -77,6 +77,7 @@ class LeaseEnd:
             end=self.end,
             lease="lease_id",
             token="token",
+            due_at=self.waits_until or "null::timestamptz",
             detail=self.detail,
         )
         return f"""
@@ -89,7 +90,7 @@ with ended as (
 ), moved as (
     update jobs_job job set status = '{self.end}', {finished} {self.columns} seq = ended.seq, updated_at = {NOW_SQL}
     from ended
-    where job.shard = ended.shard and job.id = ended.job_id and job.status = '{JobStatus.LEASED}'
+    where job.shard = ended.shard and job.id = ended.job_id and job.status = 'leased'
     returning ended.*, job.handler, job.cancel_reason, job.cancel_requested_by
 ){calendar}{self.extra}, told as (
     {event}

@@ -28,7 +28,7 @@ where entry.due_at <= statement_timestamp() order by entry.due_at limit 1"""
 # Start lag: from the due time in force, which the claim recorded, to the worker's start.
 LAG = """
 select percentile_cont(array[0.5, 0.95, 1.0]) within group (order by extract(epoch from started.at - due))
-from (select job_id, token, (detail ->> 'due_at')::timestamptz as due from jobs_jobevent
+from (select job_id, token, due_at as due from jobs_jobevent
       where kind = 'leased' and at > statement_timestamp() - interval '60 seconds') leased
     join jobs_jobevent started on started.job_id = leased.job_id and started.token = leased.token
         and started.kind = 'started'"""
