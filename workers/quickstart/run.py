@@ -35,9 +35,12 @@ TURN_SECONDS = 0.25
 class Quickstart:
     """Database at hand, it migrates, fills, starts everything, shows it, and reports."""
 
-    def __init__(self, *, port: int, folder: Path, demo: bool, exit_when_done: bool) -> None:
+    def __init__(
+        self, *, port: int, folder: Path, orders: Path | None, exit_when_done: bool
+    ) -> None:
+        """`orders` holds one create request a line, with the tenant's slug; None means no shop."""
         self._port, self._folder = port, folder
-        self._demo, self._exit_when_done = demo, exit_when_done
+        self._orders, self._exit_when_done = orders, exit_when_done
         self._stopping = False
         self._screen = Screen()
 
@@ -58,7 +61,7 @@ class Quickstart:
 
     def _run(self, stack: Stack, demo: Demo, url: str, port: int) -> int:
         provider_url = ""
-        if self._demo:
+        if self._orders:
             provider_folder = self._folder / "provider"
             shutil.rmtree(provider_folder, ignore_errors=True)  # its books are those of one run
             provider_url = stack.start_provider(provider_folder, *PROVIDER)
@@ -66,14 +69,14 @@ class Quickstart:
         self._start(stack, port)
         wait_for_web(f"{url}/console/login/", stack)
         self._introduce(url, demo)
-        if not self._demo:
+        if not self._orders:
             while not self._stopping:
                 stack.watch()
                 time.sleep(TURN_SECONDS)
             return 0
         self._wait_for_handlers(stack)
         shop = Shop(
-            orders=Path(settings.BASE_DIR) / "examples" / "orders.ndjson",
+            orders=self._orders,
             url=url,
             tokens=demo.tokens,
             key_suffix=demo.run,
