@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The REST API: parse, authorize, call one function, serialize."""

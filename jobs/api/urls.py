@@ -1,5 +1,28 @@
+"""Routes of the API, below /api/v1/. No trailing slashes."""
+
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from jobs.api.views import ApiView
+from jobs.api.views_jobs import CancelJobView, JobsView, JobView
+
+app_name = "api"
+
+
+def operation(route: str, view: type[ApiView], name: str) -> URLPattern:
+    """A route to a view that has a scope for each of its methods; any other view is refused at start.
+
+    Raises:
+        TypeError: The view is not an ApiView.
+    """
+    if not issubclass(view, ApiView):
+        raise TypeError(f"{view!r} is not an ApiView: it would answer without a scope")
+    return path(route, view.as_view(), name=name)
+
+
+urlpatterns = [
+    operation("jobs", JobsView, "jobs"),
+    operation("jobs/<str:job_id>", JobView, "job"),
+    operation("jobs/<str:job_id>/cancel", CancelJobView, "cancel"),
+]
