@@ -29,6 +29,12 @@ class Command(BaseCommand):
         parser.add_argument(
             "--data-dir", type=Path, default=Path(settings.BASE_DIR) / ".duekeeper"
         )
+        parser.add_argument(
+            "--orders",
+            type=Path,
+            default=Path(settings.BASE_DIR) / "examples" / "orders.ndjson",
+            help="what the shop posts: one create request a line",
+        )
         parser.add_argument("--no-demo", action="store_true", help="no shop, no orders")
         parser.add_argument(
             "--exit-when-done",
@@ -36,16 +42,17 @@ class Command(BaseCommand):
             help="end when all orders are finished; exit code 0 only if the books balance",
         )
 
-    def handle(
-        self, *, port: int, data_dir: Path, no_demo: bool, exit_when_done: bool, **_: Any
-    ) -> None:
+    def handle(self, *, data_dir: Path, **options: Any) -> None:
         """Run, in this process if there is a database, otherwise in a child that is given one."""
         if not os.environ.get("DATABASE_URL"):
             sys.exit(self._with_embedded_database(data_dir.resolve()))
         from workers.quickstart.run import Quickstart  # its models' checks need the database
 
         stack = Quickstart(
-            port=port, folder=data_dir.resolve(), demo=not no_demo, exit_when_done=exit_when_done
+            port=options["port"],
+            folder=data_dir.resolve(),
+            orders=None if options["no_demo"] else options["orders"],
+            exit_when_done=options["exit_when_done"],
         )
         try:
             code = stack.run()
