@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +47,43 @@ def state_machine() -> str:
     return "\n".join(lines)
 
 
-DOCUMENTS: dict[str, Callable[[], str]] = {"docs/state-machine.md": state_machine}
+TEST = re.compile(r"^ *(?:async )?def test((?:_(?:kf|f|i|s)\d+)+)_", re.MULTILINE)
+FAULT = re.compile(r"^\| ((?:KF-|F|I|S)\d+) \| (.*) \|.*\|$", re.MULTILINE)
+NO_TEST = "(no test yet)"
+
+
+def tests_by_fault() -> dict[str, list[str]]:
+    """Fault id → test files, below tests/, with a test that carries it in its name."""
+    folder = ROOT / "tests"
+    found: dict[str, list[str]] = {}
+    for path in sorted(folder.rglob("test_*.py")):
+        ids = {name for names in TEST.findall(path.read_text()) for name in names[1:].split("_")}
+        for name in ids:
+            fault = name.upper().replace("KF", "KF-")
+            found.setdefault(fault, []).append(path.relative_to(folder).as_posix())
+    return found
+
+
+def faults() -> str:
+    """The table of faults as it stands, with its column of test files filled in.
+
+    Raises:
+        SystemExit: A test names a fault that has no row.
+    """
+    tests = tests_by_fault()
+    text = (ROOT / "docs/faults.md").read_text()
+    if missing := tests.keys() - {found[1] for found in FAULT.finditer(text)}:
+        raise SystemExit(f"docs/faults.md has no row for {', '.join(sorted(missing))}")
+    return FAULT.sub(
+        lambda found: f"| {found[1]} | {found[2]} | {', '.join(tests.get(found[1], [NO_TEST]))} |",
+        text,
+    )
+
+
+DOCUMENTS: dict[str, Callable[[], str]] = {
+    "docs/state-machine.md": state_machine,
+    "docs/faults.md": faults,
+}
 
 
 def main() -> None:

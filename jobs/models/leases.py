@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from jobs.clock import at
@@ -75,9 +75,6 @@ class Lease(models.Model):
                 condition=Q(worker__isnull=True, started_at__isnull=True)
                 | Q(worker__isnull=False, started_at__isnull=False),
                 name="lease_started_with_worker",
-            ),
-            models.CheckConstraint(
-                condition=Q(expires_at__gt=F("published_at")), name="lease_expires_later"
             ),
         ]
         indexes = [

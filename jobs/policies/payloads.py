@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from functools import reduce
 from hashlib import sha256
 from itertools import accumulate
@@ -178,6 +179,8 @@ def check_scalar(value: object, pointer: str) -> None:
 def canonical_json(value: object) -> bytes:
     """One text for equal JSON values: sorted keys, no spaces, UTF-8, 1.0 and 1e0 written as 1.
 
+    The text is the same for a value that went through a jsonb column.
+
     Args:
         value: As `parse_json` returns it or `check_payload` passes it.
 
@@ -295,8 +298,9 @@ def _check_key(key: object, pointer: str, max_key: int) -> None:
 
 def _normalised(value: object) -> object:
     match value:
-        case float() if value.is_integer() and MIN_INTEGER <= value <= MAX_INTEGER:
-            return int(value)
+        case float() if value.is_integer():
+            # By its shortest decimal, not by int(): jsonb keeps decimals and gives 1e23 back as 1 with 23 zeros.
+            return int(Decimal(repr(value)))
         case dict():
             return {key: _normalised(member) for key, member in value.items()}
         case list() | tuple():

@@ -52,11 +52,16 @@ def catalog(*, max_age_seconds: float = MAX_AGE_SECONDS) -> Catalog:
     global _latest
     found = _latest
     if found is None or time.monotonic() - found.read_at >= max_age_seconds:
-        routes = {route.pk: route for route in Route.objects.all()}
+        # A row whose labels a hand broke would stop every reader; left out, only its own jobs wait.
+        routes = {route.pk: route for route in Route.objects.all() if _are_labels(route.labels)}
         found = Catalog(
             read_at=time.monotonic(),
             lanes=tuple(Lane.objects.order_by("-priority_floor", "id")),
-            pools={pool.pk: pool for pool in Pool.objects.all()},
+            pools={
+                pool.pk: pool
+                for pool in Pool.objects.all()
+                if _are_labels(pool.labels) and _are_labels(pool.exclusive_labels)
+            },
             routes=routes,
             handlers={handler.name: handler for handler in Handler.objects.all()},
             tenants={tenant.pk: tenant for tenant in Tenant.objects.all()},
@@ -65,6 +70,10 @@ def catalog(*, max_age_seconds: float = MAX_AGE_SECONDS) -> Catalog:
         if not _has_written():
             _latest = found
     return found
+
+
+def _are_labels(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
 def _has_written() -> bool:

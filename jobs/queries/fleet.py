@@ -63,7 +63,10 @@ def pool_loads(*, shards: Sequence[int], now: datetime | None = None) -> list[Po
     alive = Worker.objects.seen_within(worker_timeout(), now).filter(state="running")
     for worker in alive.only("pool_id", "slots", "handlers"):
         slots[worker.pool_id] = slots.get(worker.pool_id, 0) + worker.slots
-        handlers.setdefault(worker.pool_id, set()).update(worker.handlers)
+        # A row broken by hand knows nothing; it must not keep the others from being counted.
+        known = worker.handlers if isinstance(worker.handlers, list) else []
+        names = {name for name in known if isinstance(name, str)}
+        handlers.setdefault(worker.pool_id, set()).update(names)
     return [
         PoolLoad(pool, slots[pool], frozenset(handlers[pool]), *counts.get(pool, (0, 0)))
         for pool in sorted(slots)

@@ -113,7 +113,9 @@ def _check_pools(labels: dict[str, str], found: Catalog) -> None:
     pools = found.pools.values()
     if any(can_run(needed=labels, offered=p.labels, exclusive=p.exclusive_labels) for p in pools):
         return
-    lacking = min((missing_labels(labels, p.labels) for p in pools), key=len, default=labels)
+    if not pools:
+        raise NoMatchingPool("No pool is stored yet: the first worker that starts makes one.")
+    lacking = min((missing_labels(labels, p.labels) for p in pools), key=len)
     wanted = canonical_labels(lacking) or "an exclusive label of every pool"
     raise NoMatchingPool(f"No stored pool could run this job; the nearest one lacks {wanted}.")
 

@@ -7,6 +7,7 @@ import math
 import random
 import time
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import pytest
 from hypothesis import given, settings
@@ -149,6 +150,12 @@ def test_s23_the_answer_to_a_byte_order_mark_says_what_to_send() -> None:
             parse_json(body)
 
 
+def test_s22_the_answer_to_a_raw_nul_says_where_it_is() -> None:
+    for body, position in ((b'["a\x00b"]', 3), ("[1]".encode("utf-16-le"), 1), (b"\x00", 0)):
+        with pytest.raises(MalformedJson, match=f"NUL at byte {position}; send plain UTF-8"):
+            parse_json(body)
+
+
 @pytest.mark.parametrize("escape", ["\\u0000", "\\ud800", "\\udc00", "\\uD83D", "\\uDE00\\uD83D"])
 def test_s22_nul_and_lone_surrogates_are_refused_in_values_and_keys(escape: str) -> None:
     for body, pointer in (
@@ -220,6 +227,15 @@ def test_s21_mixed_and_broken_nesting_is_refused_too() -> None:
         with pytest.raises(MalformedJson):
             parse_json(body)
         assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("depth", [33, 10_000])
+def test_s21_objects_count_like_arrays(depth: int) -> None:
+    with pytest.raises(MalformedJson, match="nested deeper than 32") as refusal:
+        parse_json(b'{"a":' * depth + b"1" + b"}" * depth)
+    assert refusal.value.pointer == "/a" * 32
+    side_by_side = b"[" + b",".join([b'{"a":{}}'] * 1000) + b"]"
+    assert parse_json(side_by_side) == [{"a": {}}] * 1000
 
 
 def test_s21_brackets_inside_texts_do_not_count() -> None:
@@ -384,7 +400,7 @@ def test_canonical_json_does_not_depend_on_the_order_of_keys(
 
     canonical = canonical_json(value)
     assert canonical_json(shuffled(value)) == canonical
-    assert canonical_json(parse_json(canonical)) == canonical
+    assert canonical_json(json.loads(canonical)) == canonical
 
 
 @pytest.mark.parametrize(
@@ -396,10 +412,17 @@ def test_canonical_json_does_not_depend_on_the_order_of_keys(
         (b"[0.10, 1.5e1]", b"[0.1, 15]"),
         (b'["\\u00e9\\/"]', '["é/"]'.encode()),
         (b"[1e18]", b"[1000000000000000000]"),
+        (b"[4.961603100802397e16]", b"[49616031008023970]"),
     ],
 )
 def test_equal_values_have_one_canonical_text(one: bytes, other: bytes) -> None:
     assert canonical_json(parse_json(one)) == canonical_json(parse_json(other))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_number_that_jsonb_wrote_out_has_the_same_canonical_text(number: float) -> None:
+    written_out = json.loads(f"{Decimal(repr(number)):f}")  # numeric never uses an exponent
+    assert canonical_json([number]) == canonical_json([written_out])
 
 
 @pytest.mark.parametrize(
