@@ -132,10 +132,10 @@ def plain_time(column: str) -> str:
     return f"case when {column} is not null then least(greatest({column}, {low}), {high}) end"
 
 
-# A page wants the plan whose worst case is bounded, not the one that is cheapest on average: a planner with old or no
-# statistics would read a whole ledger to save a few index reads. Both settings end with the transaction.
+# A page wants the plan whose worst case is bounded: an index read in order up to its limit. A planner with old or no
+# statistics would read and sort a whole ledger to save a few index reads. The settings end with the transaction.
 _BOUND = """select statement_timestamp(), set_config('statement_timeout', %(ms)s, true),
-    set_config('enable_seqscan', 'off', true)"""
+    set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)"""
 
 
 @contextmanager

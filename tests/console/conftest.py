@@ -1,0 +1,27 @@
+"""People at the console: a member of staff, an administrator, and one who is neither."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+
+def signed_in(name: str, **rights: bool) -> Client:
+    user = User.objects.create_user(name)  # no password: hashing one takes longer than most tests
+    for right, value in rights.items():
+        setattr(user, right, value)
+    user.save()
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def staff(db: None) -> Client:
+    return signed_in("anna", is_staff=True)
+
+
+@pytest.fixture
+def visitor(db: None) -> Client:
+    return signed_in("vera")
