@@ -111,7 +111,10 @@ def failure_plan(
     }
     if isinstance(decision, Exhausted):
         return False, {"reason": decision.reason, "cause": cause, "error": told}
-    return True, {"delay": decision.seconds, "cause": cause, "error": told}
+    plan: dict[str, Any] = {"delay": decision.seconds, "cause": cause, "error": told}
+    if retry_after_seconds is not None:
+        plan["retry_after"] = retry_after_seconds  # why this delay is not the policy's
+    return True, plan
 
 
 def _stored_policy(text: str) -> RetryPolicy:

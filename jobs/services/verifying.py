@@ -1,0 +1,96 @@
+"""verify: does every history obey the rules, and does it lead to the rows that are there?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from django.db import connection, transaction
+
+from jobs.conf import conf
+from jobs.policies.history import Event, Violation, check_history
+from jobs.queries.histories import histories, orphans
+
+KEPT = 1000  # violations listed one by one; all are counted
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a verification found.
+
+    Attributes:
+        jobs: Jobs read.
+        events: Events read.
+        by_invariant: Number of violations of each invariant.
+        violations: The first ones, with their job (None: a row without a job).
+        first_story: All events of the first offending job.
+    """
+
+    jobs: int = 0
+    events: int = 0
+    by_invariant: Counter[str] = field(default_factory=Counter)
+    violations: list[tuple[UUID | None, Violation]] = field(default_factory=list)
+    first_story: list[Event] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        """True when nothing was found."""
+        return not self.by_invariant
+
+    def add(self, job_id: UUID | None, violation: Violation) -> None:
+        """Count one violation, and keep it while there is room."""
+        self.by_invariant[violation.invariant] += 1
+        if len(self.violations) < KEPT:
+            self.violations.append((job_id, violation))
+
+
+def verify_history(
+    *,
+    tenant_id: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    job_id: UUID | None = None,
+    at_rest: bool = False,
+) -> Verdict:
+    """Check histories and rows in one snapshot, so that a running system can be verified too.
+
+    Args:
+        tenant_id: Only this tenant's jobs.
+        since: Only jobs created then or later, aware.
+        until: Only jobs created before, aware.
+        job_id: Only this job.
+        at_rest: Nothing runs and nothing is due: a leased job, or one waiting past its time, is a violation too.
+    """
+    verdict, shards = Verdict(), range(conf().shards)
+    with transaction.atomic(durable=True):
+        with connection.cursor() as cursor:
+            cursor.execute("set transaction isolation level repeatable read, read only")
+            cursor.execute("select transaction_timestamp()")
+            (now,) = cursor.fetchone() or (None,)
+        chosen = histories(
+            shards=shards, tenant_id=tenant_id, since=since, until=until, job_id=job_id
+        )
+        for history in chosen:
+            verdict.jobs += 1
+            verdict.events += len(history.events)
+            found = check_history(
+                history.events,
+                history.facts,
+                tolerance_seconds=conf().clock_tolerance_seconds,
+            )
+            if at_rest and (history.facts.has_lease or _overdue(history.facts.due_at, now)):
+                found.append(Violation("I1", 0, f"{history.facts.status} although all is at rest"))
+            for violation in found:
+                if verdict.clean:
+                    verdict.first_story = history.events
+                verdict.add(history.job_id, violation)
+        if job_id is None:
+            for kind, orphan in orphans(shards=shards):
+                verdict.add(orphan, Violation("I1", 0, f"a {kind} whose job is gone"))
+    return verdict
+
+
+def _overdue(due_at: datetime | None, now: datetime | None) -> bool:
+    return due_at is not None and now is not None and due_at <= now

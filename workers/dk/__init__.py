@@ -1,0 +1,1 @@
+"""Operators' commands, one module a noun: `manage.py dk <noun> <verb>`."""
