@@ -106,6 +106,10 @@ def check_history(
         events: All events of the job in order of seq.
         facts: Its rows, read in the same snapshot.
         tolerance_seconds: Clock tolerance that expiries must have waited.
+
+    >>> facts = Facts(status="scheduled", attempt=0, attempt_limit=1, max_attempts=1, lease_token=0, seq=0)
+    >>> [violation.invariant for violation in check_history([], facts, tolerance_seconds=1.0)]
+    ['I18', 'I1']
     """
     state, found = _State(limit=facts.max_attempts), []
     for position, event in enumerate(events, start=1):

@@ -1,0 +1,223 @@
+"""The history checker is itself checked: a good history passes, and each way of spoiling it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from jobs.policies.history import Event, Facts, check_history
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+WORKER, OTHER, SCHEDULER, PERSON = "worker:a", "worker:b", "scheduler:s", "user:anna"
+RETRY = {"kind": "fixed", "base_seconds": 10, "jitter": 0.5}
+STEPS: dict[str, tuple[str | None, str]] = {
+    "created": (None, "scheduled"),
+    "leased": ("scheduled", "leased"),
+    "started": ("leased", "leased"),
+    "failed": ("leased", "scheduled"),
+    "succeeded": ("leased", "succeeded"),
+    "cancel_requested": ("leased", "leased"),
+    "cancelled": ("leased", "cancelled"),
+    "dead": ("leased", "dead"),
+    "requeued": ("dead", "scheduled"),
+    "released": ("leased", "scheduled"),
+}
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def event(seq: int, kind: str, seconds: float, attempt: int, **more: Any) -> Event:
+    start, end = STEPS[kind]
+    return Event(
+        seq=seq,
+        at=at(seconds),
+        kind=kind,
+        attempt=attempt,
+        **{"from_status": start, "to_status": end, "actor": WORKER, **more},
+    )
+
+
+def attempt(seq: int, number: int, seconds: float, due: float) -> list[Event]:
+    """leased and started, under a lease of its own."""
+    held = {"lease": f"lease-{number}", "token": number}
+    return [
+        event(seq, "leased", seconds, number, actor=SCHEDULER, due_at=at(due), **held),
+        event(seq + 1, "started", seconds + 0.1, number, **held),
+    ]
+
+
+def lost_then_succeeded() -> list[Event]:
+    """A worker is lost, the lease runs out, the second attempt succeeds."""
+    lost = {
+        "cause": "lease_expired",
+        "delay": 12.0,
+        "expires_at": at(30).isoformat(),
+        "heartbeat_at": at(0.1).isoformat(),
+    }
+    first, second = {"lease": "lease-1", "token": 1}, {"lease": "lease-2", "token": 2}
+    return [
+        event(1, "created", -5, 0, actor=PERSON, due_at=at(0)),
+        *attempt(2, 1, 0.01, 0),
+        event(4, "failed", 31.5, 1, actor=SCHEDULER, due_at=at(43.5), detail=lost, **first),
+        *attempt(5, 2, 43.6, 43.5),
+        event(7, "succeeded", 44, 2, **second),
+    ]
+
+
+DONE = Facts(
+    status="succeeded",
+    attempt=2,
+    attempt_limit=3,
+    max_attempts=3,
+    lease_token=2,
+    seq=7,
+    retry=RETRY,
+)
+
+
+def broken(events: list[Event], facts: Facts = DONE) -> set[str]:
+    return {one.invariant for one in check_history(events, facts, tolerance_seconds=1.0)}
+
+
+def test_a_good_history_has_no_violation():
+    assert broken(lost_then_succeeded()) == set()
+
+
+def changed(position: int, **fields: Any) -> Callable[[list[Event]], list[Event]]:
+    def change(events: list[Event]) -> list[Event]:
+        return [*events[:position], replace(events[position], **fields), *events[position + 1 :]]
+
+    return change
+
+
+SPOILED = {
+    "a gap in seq": ("I18", lambda events: [*events[:3], *events[4:]]),
+    "claimed twice at once": (
+        "I2",
+        lambda events: [*events[:3], replace(events[4], seq=4), *events[4:]],
+    ),
+    "started twice": ("I2", lambda events: [*events[:3], replace(events[2], seq=4), *events[3:]]),
+    "a token used again": ("I3", changed(4, token=1)),
+    "a lease used again": ("I3", changed(4, lease="lease-1")),
+    "another worker's success": ("I4", changed(6, actor=OTHER)),
+    "success under an old lease": ("I4", changed(6, lease="lease-1", token=1)),
+    "claimed before it was due": ("I6", changed(1, at=at(-1))),
+    "expired before the lease ran out": ("I7", changed(3, at=at(30.9), due_at=at(42.9))),
+    "an expiry that does not say what it saw": (
+        "I7",
+        changed(3, detail={"cause": "lease_expired", "delay": 12.0}),
+    ),
+    "an attempt number skipped": ("I9", changed(4, attempt=3)),
+    "backoff below the policy's jitter": (
+        "I10",
+        changed(
+            3,
+            due_at=at(33.5),
+            detail={"cause": "lease_expired", "delay": 2.0, "expires_at": at(30).isoformat()},
+        ),
+    ),
+    "a due time that does not follow from the delay": ("I10", changed(3, due_at=at(50))),
+    "claimed before the backoff ended": ("I10", changed(4, at=at(40))),
+    "a status that does not follow": ("I18", changed(6, from_status="scheduled")),
+}
+
+
+@pytest.mark.parametrize("name", SPOILED)
+def test_each_way_of_spoiling_it_is_named(name):
+    invariant, spoil = SPOILED[name]
+    assert invariant in broken(spoil(lost_then_succeeded()))
+
+
+def test_i5_nothing_follows_the_end():
+    again = event(8, "leased", 50, 3, actor=SCHEDULER, lease="lease-3", token=3)
+    assert "I5" in broken([*lost_then_succeeded(), again])
+
+
+def test_i11_no_claim_after_a_cancel_was_asked():
+    events = lost_then_succeeded()
+    asked = event(4, "cancel_requested", 1, 1, actor=PERSON, lease="lease-1", token=1)
+    later = [replace(one, seq=one.seq + 1) for one in events[3:]]
+    assert "I11" in broken([*events[:3], asked, *later])
+
+
+def test_a_cancel_that_the_worker_honours_is_fine():
+    held = {"lease": "lease-1", "token": 1}
+    events = [
+        *lost_then_succeeded()[:3],
+        event(4, "cancel_requested", 1, 1, actor=PERSON, **held),
+        event(5, "cancelled", 2, 1, **held),
+    ]
+    facts = replace(DONE, status="cancelled", attempt=1, lease_token=1, seq=5)
+    assert broken(events, facts) == set()
+
+
+def test_i9_dead_needs_a_spent_budget_or_a_permanent_error():
+    held = {"lease": "lease-1", "token": 1}
+    start = lost_then_succeeded()[:3]
+    facts = replace(DONE, status="dead", attempt=1, lease_token=1, seq=4, open_dead_letters=1)
+    spent = event(4, "dead", 1, 1, detail={"reason": "attempts_exhausted"}, **held)
+    permanent = event(4, "dead", 1, 1, detail={"reason": "permanent_error"}, **held)
+    assert broken([*start, spent], facts) == {"I9"}
+    assert broken([*start, permanent], facts) == set()
+
+
+def test_a_requeue_grants_a_new_budget_and_a_refund_one_attempt():
+    held = {"lease": "lease-1", "token": 1}
+    events = [
+        *lost_then_succeeded()[:3],
+        event(4, "dead", 1, 1, detail={"reason": "permanent_error"}, **held),
+        event(5, "requeued", 2, 1, actor=PERSON, due_at=at(2)),
+        *attempt(6, 2, 2.5, 2),
+        event(8, "released", 3, 2, due_at=at(3), lease="lease-2", token=2),
+    ]
+    facts = Facts(
+        status="scheduled",
+        attempt=2,
+        attempt_limit=5,  # 1 + 3 by the requeue, 1 by the refund
+        max_attempts=3,
+        lease_token=2,
+        seq=8,
+        retry=RETRY,
+        due_at=at(3),
+        has_due_entry=True,
+    )
+    assert broken(events, facts) == set()
+    assert broken(events, replace(facts, attempt_limit=4)) == {"I18"}
+
+
+def test_a_late_report_changes_nothing_and_may_follow_the_end():
+    refused = replace(
+        lost_then_succeeded()[6],
+        seq=8,
+        kind="completion_rejected",
+        from_status="succeeded",
+        to_status="succeeded",
+        lease="lease-1",
+        token=1,
+    )
+    facts = replace(DONE, seq=8)
+    assert broken([*lost_then_succeeded(), refused], facts) == set()
+    assert "I4" in broken([*lost_then_succeeded(), replace(refused, to_status="leased")], facts)
+
+
+@pytest.mark.parametrize(
+    ("rows", "invariant"),
+    [
+        ({"status": "scheduled", "has_due_entry": True}, "I18"),
+        ({"has_lease": True}, "I1"),
+        ({"has_due_entry": True}, "I1"),
+        ({"attempt": 1}, "I18"),
+        ({"attempt_limit": 2}, "I18"),
+        ({"lease_token": 5}, "I18"),
+        ({"seq": 9}, "I18"),
+        ({"open_dead_letters": 1}, "I18"),
+    ],
+)
+def test_i1_i18_rows_that_the_events_do_not_explain(rows, invariant):
+    assert invariant in broken(lost_then_succeeded(), replace(DONE, **rows))
