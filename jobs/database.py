@@ -14,6 +14,8 @@ from typing import Any, cast
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
 
+from jobs.failpoints import BEFORE, COMMITS, COMMITTED, failpoint
+
 RERUN = frozenset({"40001", "40P01"})
 GONE = frozenset({"25006", "57P01", "57P02", "57P03"})
 OVERLOADED = frozenset({"53100", "53300"})
@@ -48,17 +50,23 @@ def drop_if_gone(error: BaseException) -> None:
         connection.close()
 
 
-def rerun[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Run again, with jitter, when the server undid the transaction (40001, 40P01).
+def commits[**P, R](function: Callable[P, R]) -> Callable[P, R]:
+    """Mark a function whose return means a commit, run again, with jitter, when the server undid it (40001, 40P01).
 
     Inside a caller's transaction the error passes through: only its owner can run all of it again.
     """
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+    COMMITS.add(name)
 
     @wraps(function)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        failpoint(name, BEFORE)
         for attempt in range(1, TRIES + 1):
             try:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                if not connection.in_atomic_block:
+                    failpoint(name, COMMITTED)
+                return result
             except OperationalError as error:
                 if connection.in_atomic_block or sqlstate(error) not in RERUN or attempt == TRIES:
                     raise
@@ -76,7 +84,7 @@ def atomically[**P, R](function: Callable[P, R]) -> Callable[P, R]:
         with transaction.atomic():
             return function(*args, **kwargs)
 
-    return rerun(inside)
+    return commits(inside)
 
 
 def rows(sql: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:

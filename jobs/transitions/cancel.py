@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobs.clock import NOW_SQL
-from jobs.database import atomically, notify, rerun, rows
+from jobs.database import atomically, commits, notify, rows
 from jobs.errors import AlreadyFinished, JobRunning, NotFound, TransitionRefused
 from jobs.models import Job, Lease
 from jobs.states import EventKind, JobStatus
@@ -165,7 +165,7 @@ ACKNOWLEDGE = _acknowledge("cancel_requested")
 ACKNOWLEDGE_OWN = _acknowledge("true")
 
 
-@rerun
+@commits
 def acknowledge_cancels(
     *,
     shards: Sequence[int],

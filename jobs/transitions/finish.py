@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs.clock import NOW_SQL
-from jobs.database import atomically, rerun, rows
+from jobs.database import atomically, commits, rows
 from jobs.states import EventKind, JobStatus
 from jobs.transitions.events import COLUMNS, worker_actor
 from jobs.transitions.statements import (
@@ -61,7 +61,7 @@ SNOOZE = LeaseEnd(
 ).sql()
 
 
-@rerun
+@commits
 def complete_jobs(
     *,
     shards: Sequence[int],
@@ -95,7 +95,7 @@ def complete_jobs(
     )
 
 
-@rerun
+@commits
 def retry_jobs(
     *,
     shards: Sequence[int],
@@ -126,7 +126,7 @@ def retry_jobs(
     return ended
 
 
-@rerun
+@commits
 def dead_letter_jobs(
     *,
     shards: Sequence[int],
@@ -156,7 +156,7 @@ def dead_letter_jobs(
     )
 
 
-@rerun
+@commits
 def snooze_jobs(
     *,
     shards: Sequence[int],

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from jobs.clock import NOW_SQL
 from jobs.conf import conf
-from jobs.database import rerun, rows
+from jobs.database import commits, rows
 from jobs.states import EventKind, JobStatus
 from jobs.transitions.events import worker_actor
 from jobs.transitions.statements import (
@@ -79,7 +79,7 @@ EXPIRE_TO_CANCELLED = LeaseEnd(
 ).sql()
 
 
-@rerun
+@commits
 def extend_leases(
     *,
     shards: Sequence[int],
@@ -112,7 +112,7 @@ def extend_leases(
     return dict(rows(EXTEND, params))
 
 
-@rerun
+@commits
 def release_jobs(
     *,
     shards: Sequence[int],
@@ -145,7 +145,7 @@ def release_jobs(
     return ended
 
 
-@rerun
+@commits
 def expire_published(
     *,
     shards: Sequence[int],
@@ -174,7 +174,7 @@ def expire_published(
     )
 
 
-@rerun
+@commits
 def expire_started(
     *,
     shards: Sequence[int],

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from jobs.clock import NOW_SQL
 from jobs.conf import conf
-from jobs.database import rerun, rows
+from jobs.database import commits, rows
 from jobs.states import EventKind, JobStatus
 from jobs.transitions.events import insert_event, worker_actor
 
@@ -63,7 +63,7 @@ class Taken(NamedTuple):
     request_key: str | None
 
 
-@rerun
+@commits
 def take_batch(
     *,
     shards: Sequence[int],
