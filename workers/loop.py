@@ -51,7 +51,9 @@ class Loop:
             # Cleared before the turn: a wake-up during it must not be lost.
             self._wake.clear()
             pause = self.run_turn()
-            if pause > 0:
+            if self.failures:
+                self._stopped.wait(pause)  # a hint must not turn an outage into a tight loop
+            elif pause > 0:
                 self._wake.wait(pause)
 
     def run_turn(self) -> float:
