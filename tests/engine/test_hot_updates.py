@@ -1,0 +1,81 @@
+"""HOT updates: a transition rewrites a job, and a heartbeat a lease, in place and without touching an index."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+
+from jobs.database import rows
+from jobs.models import Job
+from jobs.transitions.finish import complete_jobs, retry_jobs
+from jobs.transitions.lease import extend_leases
+from tests.factories import BOOM, WORKER, all_shards
+from tests.support.crowd import make_crowd, publish_all, take_all
+
+pytestmark = pytest.mark.usefixtures("committed")
+
+JOBS, BATCH = 4000, 500
+ITEM = {"delay": 0.0, "cause": "error", "error": BOOM}
+RESULT = {"paid": True, "receipt": "r-8812"}
+COUNTS = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = %(table)s"
+
+
+def updates(table: str) -> tuple[int, int]:
+    """All updates of the table so far, and those that were HOT."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_stat_force_next_flush()")
+        cursor.execute("select pg_stat_clear_snapshot()")
+    ((total, hot),) = rows(COUNTS, {"table": table})
+    return total, hot
+
+
+def hot_share(before: tuple[int, int], after: tuple[int, int], *, least: int) -> float:
+    total, hot = after[0] - before[0], after[1] - before[1]
+    assert total >= least, f"only {total} updates were counted"
+    return hot / total
+
+
+def in_batches(items):
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]
+
+
+def test_transitions_of_jobs_are_hot_over_a_drain():
+    """Claim, take and complete in batches as at full load; every tenth job fails once on its way."""
+    crowd = make_crowd(JOBS)
+    before = updates("jobs_job")
+    waiting = [member.job_id for member in crowd]
+    for fails in (10, 0):
+        again = []
+        for batch in in_batches(waiting):
+            assert publish_all(batch) == len(batch)
+            taken = take_all(worker_id=WORKER)
+            failed = taken[::fails] if fails else []
+            failures = {one.lease_id: ITEM for one in failed}
+            results = {one.lease_id: RESULT for one in taken if one.lease_id not in failures}
+            retry_jobs(shards=all_shards(), worker_id=WORKER, failures=failures)
+            complete_jobs(shards=all_shards(), worker_id=WORKER, results=results)
+            again += [one.job_id for one in failed]
+        waiting = again
+    assert Job.objects.filter(status="succeeded").count() == JOBS
+    assert Job.objects.filter(attempt=2).count() == JOBS / 10
+    assert hot_share(before, updates("jobs_job"), least=2 * JOBS) >= 0.95
+
+
+def test_heartbeats_of_leases_are_hot():
+    make_crowd(JOBS)
+    publish_all(list(Job.objects.values_list("pk", flat=True)))
+    leases = [taken.lease_id for taken in take_all(worker_id=WORKER)]
+    before = updates("jobs_lease")
+    beats = 10
+    for beat in range(beats):
+        for batch in in_batches(leases):
+            note = {"fraction": beat / beats, "note": "half way through the invoices"}
+            kept = extend_leases(
+                shards=all_shards(),
+                worker_id=WORKER,
+                lease_ids=batch,
+                progress=dict.fromkeys(batch[::10], note),
+            )
+            assert len(kept) == len(batch)
+    assert hot_share(before, updates("jobs_lease"), least=beats * JOBS) >= 0.90
