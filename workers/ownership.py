@@ -36,8 +36,9 @@ class Ownership:
     """The shards of one scheduler process."""
 
     def __init__(self, scheduler_id: UUID, numbers: list[int]) -> None:
-        """`numbers` are the shards it may own: all, or a part that an operator gave it."""
+        """`numbers` are the shards it may own: all, to be shared, or a part that an operator gave it, to be scanned."""
         self.id, self._numbers = scheduler_id, numbers
+        self._shares = len(numbers) == conf().shards
         self.shards: list[int] = []
 
     @atomically
@@ -45,21 +46,28 @@ class Ownership:
         """Say that this process lives, renew what it owns, give up a surplus, take what nobody owns.
 
         Returns:
-            Shards owned now, ascending. When another scheduler joins, the surplus goes at the next refresh here
-            and is taken at the next one there; when one dies, its shards go after their lease.
+            Shards to scan now, ascending: its share, or its whole part. When another scheduler joins, the surplus
+            goes at the next refresh here and is taken at the next one there; when one dies, its shards go after
+            their lease.
         """
         self._report_alive()
         ttl, me = conf().shard_lease_seconds, self.id
         params = {"me": me, "ttl": ttl, "numbers": self._numbers, "now": None}
         owned = sorted(number for (number,) in rows(RENEW, params))
-        live = SchedulerNode.objects.filter(expires_at__gt=Now()).values_list("pk", flat=True)
-        quota = fair_quota(shards=len(self._numbers), live=[str(one) for one in live], me=str(me))
+        if self._shares:
+            live = SchedulerNode.objects.filter(expires_at__gt=Now(), shares=True)
+            names = [str(one) for one in live.values_list("pk", flat=True)]
+            quota = fair_quota(shards=len(self._numbers), live=names, me=str(me))
+        else:
+            quota = len(self._numbers)
         if surplus := owned[quota:]:
             Shard.objects.filter(number__any=surplus, owner=me).update(owner=None, expires_at=None)
             owned = owned[:quota]
         if quota > len(owned):
             params["limit"] = quota - len(owned)
             owned = sorted(owned + [number for (number,) in rows(ACQUIRE, params)])
+        if not self._shares:
+            owned = sorted(self._numbers)  # also those another one holds: two owners are harmless
         if owned != self.shards:
             log.info(telemetry.SHARDS_CHANGED, extra={"scheduler": str(me), "owned": len(owned)})
         self.shards = owned
@@ -81,6 +89,7 @@ class Ownership:
             defaults={
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
+                "shares": self._shares,
                 "clock_skew_seconds": skew.seconds,
                 "expires_at": Now() + conf().shard_lease,
             },

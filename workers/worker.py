@@ -59,6 +59,7 @@ class Worker:
         self.id: UUID = uuid4()  # random per start: a reused host name never inherits leases
         self.pool, self.handlers = pool, handlers
         self.taken_total = 0
+        self.abandons = 0  # attempts still in a thread: only the end of the process ends them
         self._drain_seconds, self._max_jobs, self._once = drain_seconds, max_jobs, once
         self._shards = list(range(conf().shards))
         self._held: dict[UUID, Execution] = {}
@@ -84,7 +85,11 @@ class Worker:
     # --- life ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Register, work until told to stop, drain. Survives database outages."""
+        """Register, work until told to stop, drain. Survives database outages.
+
+        When `abandons` is not 0 the caller must end the process at once: those attempts still run, and as the last
+        act here their jobs were given back.
+        """
         advertise_handlers(
             Handler(
                 name=spec.name,
@@ -117,13 +122,13 @@ class Worker:
             drop_if_gone(error)
         log.info(
             telemetry.WORKER_STOPPED,
-            extra={"worker": str(self.id), "taken": self.taken_total, "given_back": self.abandons},
+            extra={
+                "worker": str(self.id),
+                "taken": self.taken_total,
+                "given_back": len(self._held),
+            },
         )
-
-    @property
-    def abandons(self) -> int:
-        """Attempts still in a thread: the process must exit hard, for nothing can end them."""
-        return len(self._held)
+        self._give_back_running()
 
     def stop(self) -> None:
         """First call: drain. Second call: give everything back at once."""
@@ -327,6 +332,7 @@ class Worker:
                 extra={"job_id": str(execution.taken.job_id), "attempt": execution.taken.attempt},
             )
             self._slots.abandon(execution)
+            self.abandons += 1
             self._reports.put((execution, execution.timed_out()))
 
     def _return_stuck(self, now: float, *, begun: int) -> None:
@@ -356,14 +362,28 @@ class Worker:
         if now > self._drain_ends - STOP_NOTICE_SECONDS:
             for execution in list(self._held.values()):
                 execution.stop.ask("shutdown")
-        if now >= self._drain_ends:
-            # Nothing can end these threads but the end of the process, which follows at once: the last act.
-            for execution in list(self._held.values()):
-                if execution.settle():
-                    self._unwritten.append((execution, execution.released("shutdown")))
+
+    def _give_back_running(self) -> None:
+        """Give back what still runs, with nothing between this write and the end of the process.
+
+        Another worker can have these jobs a few milliseconds later. If the database is away, their leases expire.
+        """
+        for execution in list(self._held.values()):
+            if execution.settle():
+                self._unwritten.append((execution, execution.released("shutdown")))
+                self.abandons += 1
+        while not self._reports.empty():  # ended at the last moment
+            self._settle(self._reports.get())
+        gives_up_at = time.monotonic() + STOP_NOTICE_SECONDS
+        while self._unwritten and time.monotonic() < gives_up_at:
+            try:
+                self._write()
+            except (DatabaseError, InterfaceError) as error:
+                drop_if_gone(error)
+                time.sleep(UPKEEP_SECONDS)
 
     def _finished(self, now: float) -> bool:
-        """Everything is written, or the time for writing it is over too: then the leases expire by themselves."""
+        """Nothing is held any more, or the grace is over and what had ended is written, or cannot be."""
         if not self._draining.is_set():
             return False
         if now >= self._drain_ends + STOP_NOTICE_SECONDS:

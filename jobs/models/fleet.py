@@ -56,6 +56,7 @@ class SchedulerNode(models.Model):
     version = models.CharField(max_length=50, db_default="")
     started_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
+    shares = models.BooleanField(db_default=True)  # False: an operator gave it its part
     clock_skew_seconds = models.FloatField(db_default=0.0)
 
     class Meta:

@@ -1,0 +1,247 @@
+"""The scheduler's turn: what it publishes, what it takes back, and how long it may sleep."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError, connection
+
+from jobs.clock import database_now
+from jobs.conf import conf
+from jobs.database import rows
+from jobs.models import DueEntry, Job, JobEvent, Lease, SchedulerNode, Shard
+from jobs.queries.catalog import forget
+from jobs.services.dispatch import dispatch
+from jobs.states import Place
+from tests.factories import all_shards, make_job, make_worker
+from tests.support.books import assert_balanced
+from tests.workers.stage import end_threads, expire_lease, status, story, until
+from workers.scheduler import BLOCKED_PAUSE_SECONDS, FIRST_PAUSE_SECONDS, Scheduler
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("profile")]
+
+
+def due_in(seconds: float, **fields) -> Job:
+    return make_job(due_at=database_now() + timedelta(seconds=seconds), **fields)
+
+
+def pauses(scheduler: Scheduler, turns: int) -> list[float]:
+    return [scheduler.run_once().pause for _ in range(turns)]
+
+
+def test_a_turn_publishes_what_is_due_and_comes_back_at_once():
+    make_worker()
+    jobs = [make_job(request_key=f"k{n}") for n in range(3)]
+    later = due_in(3600)
+    turn = Scheduler(shards=all_shards()).run_once()
+    assert (turn.published, turn.lost, turn.expired) == (3, 0, 0)
+    assert turn.pause == FIRST_PAUSE_SECONDS  # more may have come due meanwhile
+    assert {lease.job_id for lease in Lease.objects.published()} == {job.pk for job in jobs}
+    assert status(later.pk) == "scheduled"
+
+
+def test_each_turn_publishes_in_its_own_name():
+    make_worker()
+    job = make_job()
+    scheduler = Scheduler(shards=all_shards())
+    scheduler.run_once()
+    leased = JobEvent.objects.get(job=job, kind="leased")
+    assert leased.actor == f"scheduler:{scheduler.id}"
+
+
+def test_with_nothing_waiting_it_sleeps_a_tick_and_not_longer():
+    make_worker()
+    scheduler = Scheduler(shards=all_shards())
+    for pause in pauses(scheduler, 5):
+        assert 0.9 * conf().tick_seconds <= pause <= conf().tick_seconds
+
+
+def test_it_sleeps_until_the_next_due_time_when_that_comes_first():
+    make_worker()
+    due_in(0.2)
+    assert 0.1 < Scheduler(shards=all_shards()).run_once().pause <= 0.2005
+
+
+def test_a_far_due_time_does_not_lengthen_the_tick():
+    make_worker()
+    due_in(3600)
+    assert Scheduler(shards=all_shards()).run_once().pause <= conf().tick_seconds
+
+
+def test_due_work_that_nobody_can_run_is_looked_at_ever_less_down_to_the_tick():
+    due_in(-5)  # no live worker knows its handler
+    found = pauses(Scheduler(shards=all_shards()), 12)
+    assert found[0] == 2 * FIRST_PAUSE_SECONDS
+    assert found == sorted(found)
+    assert found[-1] == conf().tick_seconds
+
+
+def test_a_full_pool_is_looked_at_again_soon():
+    make_worker(slots=1)
+    make_job(request_key="k1", place=Place.PUBLISHED)
+    make_job(request_key="k2")
+    found = pauses(Scheduler(shards=all_shards()), 12)
+    assert found[-1] == BLOCKED_PAUSE_SECONDS
+    assert Lease.objects.count() == 1
+
+
+def test_work_for_a_handler_advertised_only_now_is_found_by_the_next_turns():
+    job = make_job(handler="reports.weekly")
+    make_worker(handlers=("billing.charge",))
+    scheduler = Scheduler(shards=all_shards())
+    assert scheduler.run_once().published == 0
+    make_worker(handlers=("reports.weekly",))
+    assert sum(scheduler.run_once().published for _ in range(2)) == 1
+    assert status(job.pk) == "leased"
+
+
+def test_it_leaves_shards_alone_that_it_does_not_own():
+    make_worker()
+    job = make_job()
+    other = Scheduler(shards=[number for number in all_shards() if number != job.shard])
+    assert other.run_once().published == 0
+    assert Scheduler(shards=[job.shard]).run_once().published == 1
+
+
+def test_a_turn_takes_back_what_expired_once_a_tick():
+    make_worker()
+    scheduler = Scheduler(shards=all_shards())
+    scheduler.run_once()
+    job = make_job(place=Place.RUNNING)
+    expire_lease(job.pk)
+    assert scheduler.run_once().expired == 0  # the last sweep was only just made
+    scheduler._reap_at = 0.0  # a tick later
+    turn = scheduler.run_once()
+    assert turn.expired == 1
+    assert story(job.pk) == ["created", "leased", "started", "failed"]
+    assert_balanced()
+
+
+def test_the_first_turn_owns_its_shards_and_has_partitions_made():
+    alone = Scheduler(shards=all_shards())
+    alone.run_once()
+    assert Shard.objects.filter(owner=alone.id).count() == conf().shards
+    assert SchedulerNode.objects.filter(pk=alone.id).exists()
+    made = rows(
+        "select count(*) from pg_inherits where inhparent = 'jobs_jobevent'::regclass", {}
+    )[0][0]
+    assert made >= conf().partition_days_ahead + 2  # today, the days ahead, and the default
+
+
+def test_a_missing_partition_is_made_by_the_turn_that_looks():
+    name, *_ = rows(
+        "select 'jobs_jobevent_' || to_char((now() at time zone 'UTC')::date + 3, 'YYYYMMDD')", {}
+    )[0]
+    with connection.cursor() as cursor:
+        cursor.execute(f"drop table {name}")
+    Scheduler(shards=all_shards()).run_once()
+    assert rows("select to_regclass(%(name)s) is not null", {"name": name}) == [(True,)]
+
+
+class Running:
+    """A scheduler that runs in a thread until the end of the test."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.scheduler.run()
+        finally:
+            connection.close()
+
+    def end(self) -> None:
+        self.scheduler.stop()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        end_threads()
+
+
+@pytest.fixture
+def run(committed):
+    """Start a scheduler in a thread; all are ended before the tables are emptied."""
+    started: list[Running] = []
+
+    def start(**options) -> Running:
+        started.append(Running(Scheduler(shards=all_shards(), **options)))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.end()
+
+
+def test_a_job_is_published_when_its_time_comes_and_never_before(run):
+    make_worker(slots=50)
+    run()
+    jobs = [due_in(0.1 + n / 20, request_key=f"k{n}") for n in range(10)]
+    until(lambda: Lease.objects.count() == 10, "all are published")
+    for job in jobs:
+        at = JobEvent.objects.get(job=job, kind="leased").at
+        assert 0 <= (at - job.due_at).total_seconds() <= 1.0
+    assert_balanced()
+
+
+def test_new_work_wakes_it_before_its_tick(run, settings):
+    settings.JOBS = {"tick_seconds": 60.0, "shard_lease_seconds": 600.0}
+    conf.cache_clear()
+    make_worker()
+    run()
+    until(lambda: Shard.objects.unowned().count() == 0, "it is at work")
+    job = make_job()
+    until(lambda: status(job.pk) == "leased", "it is published", within=10)
+
+
+def test_a_failing_turn_does_not_end_it(run, monkeypatch):
+    failures: list[Exception] = [OperationalError("gone"), ValueError("a bug")]
+
+    def failing(**given):
+        if failures:
+            raise failures.pop()
+        return dispatch(**given)
+
+    monkeypatch.setattr("workers.scheduler.dispatch", failing)
+    make_worker()
+    job = make_job()
+    run()
+    until(lambda: status(job.pk) == "leased", "it is published all the same")
+    assert not failures
+
+
+def test_once_publishes_what_is_due_and_ends(run):
+    make_worker(slots=100)
+    jobs = [make_job(request_key=f"k{n}") for n in range(30)]
+    later = due_in(3600, request_key="later")
+    forget()  # a process that starts has read nothing yet
+    running = run(once=True)
+    running.thread.join(20)
+    assert not running.thread.is_alive()
+    assert not DueEntry.objects.filter(job__in=jobs).exists()
+    assert status(later.pk) == "scheduled"
+
+
+def test_a_stop_frees_its_shards_at_once(run):
+    running = run()
+    until(lambda: Shard.objects.unowned().count() == 0, "it owns everything")
+    running.end()
+    assert not Shard.objects.exclude(owner=None).exists()
+    assert not SchedulerNode.objects.exists()
+
+
+def test_two_schedulers_share_and_publish_each_job_once(run):
+    make_worker(slots=500)
+    run()
+    run()
+    until(lambda: SchedulerNode.objects.count() == 2, "both are registered")
+    jobs = [due_in(0.3 + n % 5 / 10, request_key=f"k{n}") for n in range(50)]
+    until(lambda: Lease.objects.count() == 50, "all are published")
+    assert JobEvent.objects.filter(job__in=jobs, kind="leased").count() == 50
+    owners = set(Shard.objects.values_list("owner", flat=True))
+    until(
+        lambda: len(set(Shard.objects.values_list("owner", flat=True))) == 2, f"shared: {owners}"
+    )
+    assert_balanced()
