@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from typing import Any
 
 from django.db import close_old_connections, transaction
 
@@ -68,6 +69,11 @@ class Execution:
             return self._right.pop()
         except IndexError:
             return False
+
+    @property
+    def settled(self) -> bool:
+        """True once `settle` was won: its end is known, and only has to be written."""
+        return not self._right
 
     def run(self) -> AttemptOutcome | None:
         """Run the handler. None means that a transactional handler has recorded its own completion."""
@@ -136,20 +142,28 @@ class Execution:
         )
 
     def _failed(self, error: BaseException) -> AttemptOutcome:
-        """An exception's meaning. The steering classes first; anything else is a failed attempt."""
-        outcome = AttemptOutcome(taken=self.taken, ending=Ending.FAILED)
-        match error:
-            case Cancelled():
-                return self._stopped(error)
-            case Snooze():
-                outcome.ending = Ending.SNOOZED
-                outcome.delay_seconds = _delay(error.seconds)
-                outcome.reason = clean_text(error.reason, 1000)
-                return outcome
-            case RetryAfter():
-                outcome.delay_seconds = _delay(error.seconds)
-            case PermanentFailure():
-                outcome.permanent = True
+        """What the exception means: the steering classes first; anything else is a failed attempt."""
+        try:
+            match error:
+                case Cancelled():
+                    return self._stopped(error)
+                case Snooze():
+                    return AttemptOutcome(
+                        taken=self.taken,
+                        ending=Ending.SNOOZED,
+                        delay_seconds=_delay(error.seconds),
+                        reason=clean_text(error.reason, 1000),
+                    )
+                case RetryAfter():
+                    return self._failure(error, delay_seconds=_delay(error.seconds))
+                case PermanentFailure():
+                    return self._failure(error, permanent=True)
+        except BaseException:  # noqa: BLE001 (class and attributes may be the handler's code: if they raise, it steers nothing)
+            return self._failure(error)
+        return self._failure(error)
+
+    def _failure(self, error: BaseException, **how: Any) -> AttemptOutcome:
+        outcome = AttemptOutcome(taken=self.taken, ending=Ending.FAILED, **how)
         kind, message, where = describe_exception(error)
         outcome.error = {"type": kind, "message": message, "where": where}
         if self.stop.reason == "timeout":

@@ -17,6 +17,7 @@ from uuid import UUID
 from django.utils.module_loading import autodiscover_modules
 
 from jobs.conf import conf
+from jobs.policies.cleaning import clean_text
 from jobs.policies.retry import DEFAULT_POLICY, RetryPolicy
 from jobs.transitions.take import Taken
 
@@ -118,8 +119,12 @@ class JobContext:
         return self.cancelled
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Tell how far the attempt is (0 to 1); stored with the next heartbeat."""
-        self.progress_note = {"fraction": round(float(fraction), 4), "note": str(note)[:200]}
+        """Tell how far the attempt is (0 to 1); stored with the next heartbeat.
+
+        Cleaned here: a note that the database refuses would stop the heartbeat of every job in this process.
+        """
+        known = min(max(0.0, float(fraction)), 1.0)  # in this order NaN becomes 0
+        self.progress_note = {"fraction": round(known, 4), "note": clean_text(note, 200)}
 
 
 class Stop:

@@ -71,15 +71,17 @@ class Heartbeat:
                     execution.stop.trusted_until = trusted_until(sent_at)
                     if asked[lease_id]:
                         execution.stop.ask("cancel")
-                elif lease_id in self._held:  # not reported meanwhile: somebody else ended it
-                    self._lose(execution)
+                elif lease_id in self._held and not execution.settled:
+                    self._lose(
+                        execution
+                    )  # somebody else ended it: our own report would be settled
         self._report_alive()
 
     def distrust(self) -> None:
         """Stop attempts whose lease may have expired by now, going by our own monotonic clock."""
         now = time.monotonic()
         for execution in list(self._held.values()):
-            if now >= execution.stop.trusted_until:
+            if now >= execution.stop.trusted_until and not execution.settled:
                 self._lose(execution)
 
     def _lose(self, execution: Execution) -> None:
@@ -102,12 +104,14 @@ class Heartbeat:
             try:
                 self.run_once()
                 failures = 0
-            except (DatabaseError, InterfaceError) as error:
+            except Exception as error:  # whatever it is: all our leases hang on this thread
                 drop_if_gone(error)
                 failures += 1
                 if failures == 1 or failures % 20 == 0:
+                    known = isinstance(error, DatabaseError | InterfaceError)
                     log.warning(
                         telemetry.LOOP_FAILED,
+                        exc_info=None if known else error,
                         extra={"loop": "heartbeat", "error": str(error)[:300]},
                     )
             self.distrust()

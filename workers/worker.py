@@ -21,10 +21,11 @@ from jobs import telemetry
 from jobs.clock import measure_skew
 from jobs.conf import conf
 from jobs.database import drop_if_gone, is_unavailable
-from jobs.models import Handler, Pool
+from jobs.models import Handler, Lease, Pool
 from jobs.queries.catalog import catalog
 from jobs.services.fleet import advertise_handlers, report_worker, retire_worker
 from jobs.services.outcomes import AttemptOutcome, report_outcomes
+from jobs.transitions.lease import release_jobs
 from jobs.transitions.take import Taken, take_batch
 from workers.execution import Execution
 from workers.handlers import MISSING, HandlerSpec
@@ -66,9 +67,12 @@ class Worker:
         self._reports: SimpleQueue[Report] = SimpleQueue()
         self._slots = ThreadSlots(slots, self._reports)
         self._unwritten: list[tuple[Execution, AttemptOutcome]] = []
-        self._draining, self._giving_back = threading.Event(), threading.Event()
+        self._draining = threading.Event()
         self._drain_ends = float("inf")
         self._hinted, self._look_again_at = True, 0.0
+        self._take_unanswered = (
+            False  # it may have committed: leases of ours that nobody here holds
+        )
         self._upkeep_at = 0.0
         self._queued_since: float | None = None
         self._rate, self._rate_at, self._rate_count = 0.0, time.monotonic(), 0
@@ -133,7 +137,7 @@ class Worker:
     def stop(self) -> None:
         """First call: drain. Second call: give everything back at once."""
         if self._draining.is_set():
-            self._giving_back.set()
+            self._loop.stop()  # also out of a pause: the database may be away
         else:
             self._drain_ends = time.monotonic() + self._drain_seconds
             self._draining.set()
@@ -174,6 +178,8 @@ class Worker:
             return 0.0
         if now >= self._upkeep_at:
             self._upkeep(now)
+        if self._take_unanswered:
+            self._release_strays()
         self._take(now)
         self._collect()
         if self._unwritten:
@@ -184,7 +190,7 @@ class Worker:
         limit = self._wanted()
         if limit <= 0 or not (self._hinted or now >= self._look_again_at):
             return
-        self._hinted = False
+        self._hinted, self._take_unanswered = False, True
         taken = take_batch(
             shards=self._shards,
             pool_id=self.pool.pk,
@@ -206,9 +212,18 @@ class Worker:
             )
             self._held[one.lease_id] = execution
             self._slots.submit(execution)
+        self._take_unanswered = False
         self.taken_total += len(taken)
         if self._once and not taken and not self._held:
             self.stop()
+
+    def _release_strays(self) -> None:
+        """Give back what a take brought whose answer was lost: no handler has begun, so it costs no attempt."""
+        ours = Lease.objects.in_shards(self._shards).filter(worker=self.id)
+        strays = ours.exclude(pk__in=list(self._held)).values_list("pk", flat=True)
+        if reasons := {lease_id: {"reason": "take_unanswered"} for lease_id in strays}:
+            release_jobs(shards=self._shards, worker_id=self.id, reasons=reasons)
+        self._take_unanswered = False
 
     def _wanted(self) -> int:
         """How many more attempts this process should hold: free slots, and a little ahead at a high rate."""
@@ -357,8 +372,6 @@ class Worker:
 
     def _drain(self, now: float) -> None:
         self._give_back_waiting("draining")
-        if self._giving_back.is_set():
-            self._drain_ends = now
         if now > self._drain_ends - STOP_NOTICE_SECONDS:
             for execution in list(self._held.values()):
                 execution.stop.ask("shutdown")
@@ -369,6 +382,7 @@ class Worker:
         Another worker can have these jobs a few milliseconds later. If the database is away, their leases expire.
         """
         for execution in list(self._held.values()):
+            execution.stop.ask("shutdown")
             if execution.settle():
                 self._unwritten.append((execution, execution.released("shutdown")))
                 self.abandons += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,9 +44,10 @@ T_REC = (
 PATIENCE_SECONDS = 30.0  # for what has no promised figure: a busy machine is no fault
 POLL_SECONDS = 0.01
 STACKS = "\n--- stacks\n"
+DULL_FRAMES = r"/threading.py|/django/core/management/|/manage.py|^$"
 LOG_LINES, STACK_LINES, STORIES = 12, 80, 6
 SESSIONS = r"""
-select pid, state, wait_event, age(statement_timestamp(), query_start), 
+select pid, state, wait_event, age(statement_timestamp(), query_start),
     left(regexp_replace(query, '\s+', ' ', 'g'), 90)
 from pg_stat_activity where datname = current_database() order by pid"""
 
@@ -113,7 +115,8 @@ class Process:
     def last_lines(self) -> str:
         """The end of its log, for a failure message."""
         text, _, stacks = self.log.read_text(errors="replace").partition(STACKS)
-        lines = [*text.splitlines()[-LOG_LINES:], *stacks.splitlines()[:STACK_LINES]]
+        frames = [line for line in stacks.splitlines() if not re.search(DULL_FRAMES, line)]
+        lines = [*text.splitlines()[-LOG_LINES:], *frames[:STACK_LINES]]
         state = self._popen.poll()
         end = "running" if state is None else f"ended with {state}"
         return "\n".join([f"--- {self.name}, pid {self.pid}, {end}", *lines])
@@ -206,11 +209,9 @@ class Fleet:
 
     def holder(self, job_id: UUID) -> Process:
         """The process whose worker has the job now; waits until one does."""
-        running = Lease.objects.running().filter(job_id=job_id)
-        worker_id = self.until(
-            lambda: running.values_list("worker", flat=True).first(), f"a worker has {job_id}"
-        )
-        pid = Worker.objects.get(pk=worker_id).pid
+        lease = Lease.objects.running().filter(job_id=job_id).values_list("worker", flat=True)
+        workers = self.until(lambda: list(lease), f"a worker has {job_id}")
+        pid = Worker.objects.get(pk__in=workers).pid
         return next(process for process in self.processes if process.pid == pid)
 
     def tell(self, what: str) -> str:
@@ -237,11 +238,7 @@ class Fleet:
         total = Shard.objects.count()
         shares = [Shard.objects.filter(owner=node).count() for node in nodes]
         even = not nodes or (sum(shares) == total and max(shares) - min(shares) <= 1)
-        return (
-            workers == len(pids["worker"])
-            and len(nodes) == len(pids["scheduler"])
-            and even
-        )
+        return workers == len(pids["worker"]) and len(nodes) == len(pids["scheduler"]) and even
 
 
 def sessions() -> Iterator[str]:

@@ -102,6 +102,25 @@ def test_pauses_after_failures_grow_with_jitter_up_to_a_limit(error):
     assert len({Loop("test", turn).run_turn() for _ in range(10)}) > 1
 
 
+def test_kf54_hints_do_not_turn_an_outage_into_a_tight_loop():
+    turns = threading.Semaphore(0)
+
+    def turn() -> float:
+        turns.release()
+        loop.wake()  # as fast as hints can come
+        raise OperationalError("connection refused")
+
+    loop = Loop("test", turn, max_backoff_seconds=60.0)
+    thread = run(loop)
+    found = 0
+    while turns.acquire(timeout=0.5):
+        found += 1
+    loop.stop()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert found <= 4  # pauses of 0.1, 0.2, 0.4 and 0.8 s at least
+
+
 def test_a_success_after_failures_starts_counting_anew():
     errors = [ValueError("a bug"), None, ValueError("a bug")]
 

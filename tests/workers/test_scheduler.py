@@ -158,7 +158,6 @@ class Running:
         self.scheduler.stop()
         self.thread.join(20)
         assert not self.thread.is_alive()
-        end_threads()
 
 
 @pytest.fixture
@@ -173,6 +172,7 @@ def run(committed):
     yield start
     for one in started:
         one.end()
+    end_threads()
 
 
 def test_a_job_is_published_when_its_time_comes_and_never_before(run):

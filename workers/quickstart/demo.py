@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from datetime import datetime
 
 from django.contrib.auth import get_user_model
 from django.db.models.functions import Now
 
+from jobs.clock import database_now
 from jobs.models import ApiToken, Job, Tenant
 from jobs.services.credentials import create_token
 
@@ -23,16 +25,19 @@ class Demo:
     Attributes:
         password: Of the staff user.
         tokens: Tenant slug → API token.
+        began_at: Database time before anything was made.
         run: "" for the first run on this database, otherwise a text that makes request keys new.
     """
 
     password: str
     tokens: dict[str, str]
+    began_at: datetime
     run: str
 
 
 def prepare() -> Demo:
     """Make what is missing; a repeated run gets a new password and new tokens, and the old ones end."""
+    began_at = database_now()
     tenants = [
         Tenant.objects.get_or_create(slug=slug, defaults={"name": name})[0]
         for slug, name in TENANTS.items()
@@ -50,4 +55,4 @@ def prepare() -> Demo:
             tenant=tenant, name=TOKEN_NAME, scopes=SCOPES, created_by="quickstart", kind="test"
         )
     used = Job.objects.filter(tenant__in=tenants).exists()
-    return Demo(password, tokens, f"-{secrets.token_hex(3)}" if used else "")
+    return Demo(password, tokens, began_at, f"-{secrets.token_hex(3)}" if used else "")

@@ -6,12 +6,16 @@ import json
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+from django.db.models import Q
 
 from examples.books import Books, balance
 from jobs.database import rows
 from jobs.models import Job
+from workers.quickstart.demo import TENANTS
 
 NOW = """
 select (select count(*) from jobs_dueentry where due_at > statement_timestamp()),
@@ -81,26 +85,30 @@ class Report:
     recoveries: list[float]  # seconds, ascending
 
 
-def report(accepted: Mapping[str, str], provider_url: str) -> Report:
+def report(accepted: Mapping[str, str], provider_url: str, *, since: datetime) -> Report:
     """Compare accepted requests, job rows and the provider's own store.
 
     Args:
         accepted: Idempotency token → job id.
         provider_url: Base URL of the payment provider.
+        since: When the run began, aware. What an earlier run, stopped by Ctrl-C, had left was carried on in this one
+            and has its effects at this run's provider.
     """
     address = f"{provider_url}/report?tokens=1"
     with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 (our own process on loopback)
         seen: dict[str, Any] = json.load(answer)
     ids = _ids(accepted.values())
-    tokens = {job_id: token for token, job_id in accepted.items()}
+    carried_on = Q(tenant__slug__in=TENANTS) & (Q(finished_at=None) | Q(finished_at__gte=since))
     jobs = [
         {
             "status": job.status,
             "handler": job.handler,
             "attempt": job.attempt,
-            "idempotency_token": tokens[str(job.pk)],
+            "idempotency_token": f"{job.tenant.slug}/{job.request_key or job.pk}",
         }
-        for job in Job.objects.filter(pk__in=ids).only("status", "handler", "attempt")
+        for job in Job.objects.filter(Q(pk__in=ids) | carried_on)
+        .select_related("tenant")
+        .only("status", "handler", "attempt", "request_key", "tenant__slug")
     ]
     ((rejected,),) = rows(REJECTED, {"jobs": ids})
     return Report(

@@ -86,7 +86,7 @@ class Quickstart:
             while not self._stopping and not self._turn(stack, shop):
                 time.sleep(TURN_SECONDS)
         shop.stop()
-        return self._end(shop, provider_url)
+        return self._end(shop, demo, provider_url)
 
     def _start(self, stack: Stack, port: int) -> None:
         manage = str(Path(settings.BASE_DIR) / "manage.py")
@@ -110,10 +110,10 @@ class Quickstart:
         done = shop.done.is_set() and sum(figures.finished.values()) >= len(shop.accepted)
         return done and self._exit_when_done
 
-    def _end(self, shop: Shop, provider_url: str) -> int:
+    def _end(self, shop: Shop, demo: Demo, provider_url: str) -> int:
         for line in shop.refused:
             self._screen.say(f"refused: {line}")
-        found = report(shop.accepted, provider_url)
+        found = report(shop.accepted, provider_url, since=demo.began_at)
         self._screen.report(found)
         if not self._exit_when_done:
             return 0

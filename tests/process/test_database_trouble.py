@@ -1,0 +1,203 @@
+"""Connections that break and a database that goes away: the same processes go on, and say so in a few lines."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection
+
+from jobs.database import rows
+from jobs.models import Job
+from tests.process.stories import (
+    assert_at_rest,
+    database_now,
+    events,
+    finished,
+    happened,
+    seconds_between,
+    story,
+    submit,
+)
+from tests.support.process import PROFILE, Fleet
+
+pytestmark = pytest.mark.process
+
+TERMINATE = """
+select count(pg_terminate_backend(pid)) from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and query ~ %(query)s"""
+SESSIONS = """
+select pid from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() order by pid"""
+EVERY, LISTENERS = "", '^(listen "|select 1$)'
+CONNECTIONS = 5  # loop and listener of the scheduler; loop, heartbeat and listener of the worker
+LINES_A_SECOND = 5.0
+POLL_SECONDS = 2 * PROFILE["tick_seconds"] + 1.0  # the scheduler's and the worker's, and to act
+SEED = 55
+
+
+def terminate(query: str = EVERY) -> int:
+    """Cut all other sessions of this database whose last statement matches; how many they were."""
+    return int(rows(TERMINATE, {"query": query})[0][0])
+
+
+def sessions() -> list[int]:
+    """Process ids of all other sessions of this database."""
+    return [pid for (pid,) in rows(SESSIONS, {})]
+
+
+@contextmanager
+def few_lines(fleet: Fleet) -> Iterator[None]:
+    """Fail if a process logs more than a few lines a second meanwhile."""
+    began, before = time.monotonic(), [len(process.logged()) for process in fleet.processes]
+    yield
+    seconds = time.monotonic() - began
+    for process, known in zip(fleet.processes, before, strict=True):
+        added = len(process.logged()) - known
+        assert added <= LINES_A_SECOND * seconds + 5, fleet.tell(f"{added} lines, {seconds:.1f} s")
+
+
+@contextmanager
+def outage() -> Iterator[None]:
+    """The database takes no connection but the test's own, and has cut all others."""
+    name = connection.ops.quote_name(str(connection.settings_dict["NAME"]))
+    with connection._nodb_cursor() as server:
+        server.execute(f"alter database {name} with allow_connections false")
+        try:
+            terminate()
+            yield
+        finally:
+            server.execute(f"alter database {name} with allow_connections true")
+
+
+def test_kf55_processes_whose_connections_are_cut_again_and_again_go_on(fleet, probe):
+    fleet.scheduler(), fleet.worker("--slots", "2")
+    fleet.ready()
+
+    def connected_again() -> bool:
+        return len(sessions()) >= CONNECTIONS
+
+    with few_lines(fleet):
+        for _ in range(5):  # idle
+            assert terminate() >= CONNECTIONS
+            fleet.until(connected_again, "they have connected again")
+        idle = submit()
+        fleet.until(lambda: finished(idle), "a job after the idle cuts", within=10)
+        job = submit(gate="end")
+        fleet.until(lambda: probe.notes(job, "began"), "the handler runs")
+        for _ in range(5):  # in the middle of a job
+            terminate()
+            fleet.until(connected_again, "they have connected again")
+        probe.open("end")
+        terminate()  # and at the moment of its report
+        fleet.until(lambda: finished(job), "the job in the middle of the cuts")
+
+    assert story(idle) == ["created", "leased", "started", "succeeded"]
+    assert Job.objects.get(pk=job).status == "succeeded"
+    assert len(probe.notes(job, "began")) <= 2
+    assert not any(process.ended for process in fleet.processes)
+    assert_at_rest()
+
+
+def test_kf55_a_database_that_is_away_for_longer_than_a_lease_costs_a_job_one_more_try_at_most(
+    fleet, probe
+):
+    fleet.scheduler(), fleet.worker("--slots", "2")
+    fleet.ready()
+    job = submit("probe.heed", gate="end")
+    fleet.until(lambda: probe.notes(job, "began"), "the handler runs")
+    with few_lines(fleet):
+        with outage():
+            # The worker cannot know whether it still owns the job, so it stops its handler.
+            fleet.until(lambda: probe.notes(job, "stop seen"), "the handler is stopped")
+            lapsed_at = time.monotonic() + PROFILE["lease_ttl_seconds"]
+            fleet.until(lambda: time.monotonic() > lapsed_at, "the lease has lapsed for certain")
+        back_at = database_now()
+        probe.open("end")
+        after = submit()
+        fleet.until(lambda: finished(job, after), "both jobs are finished")
+
+    for each in (job, after):
+        (succeeded,) = events(each, "succeeded")
+        assert seconds_between(back_at, succeeded.at) <= 10.0
+    assert len(probe.notes(job, "began")) == 2
+    assert len(probe.notes(after, "began")) == 1
+    assert not any(process.ended for process in fleet.processes)
+    assert_at_rest()
+
+
+def test_f39_connections_cut_at_random_under_load_lose_nothing_and_double_nothing(fleet, probe):
+    rng = random.Random(SEED)
+    fleet.scheduler(), fleet.worker("--slots", "4"), fleet.worker("--slots", "4")
+    fleet.ready()
+    jobs, cut = [], 0
+    with few_lines(fleet):
+        for _ in range(30):
+            jobs += [submit(seconds=0.05, tenant=f"shop-{n}", max_attempts=20) for n in range(4)]
+            seen = len(probe.notes())
+            fleet.until(lambda seen=seen: len(probe.notes()) > seen, "work goes on")
+            time.sleep(rng.uniform(0, 0.1))  # where in it the cut strikes
+            cut += rows("select pg_terminate_backend(%(pid)s)", {"pid": rng.choice(sessions())})[
+                0
+            ][0]
+        fleet.until(lambda: finished(*jobs), f"all jobs are finished (seed {SEED})")
+
+    assert cut >= 25
+    assert Job.objects.filter(pk__in=jobs, status="succeeded").count() == len(jobs)
+    assert not any(process.ended for process in fleet.processes)
+    assert_at_rest()
+
+
+def test_f39_a_take_whose_answer_is_lost_costs_the_job_no_attempt(fleet, probe):
+    """Committed, and the worker never hears of it: the lease is its own, and nothing has begun."""
+    fleet.scheduler()
+    first = fleet.worker()
+    fleet.ready()
+    first.kill()  # its row still counts as alive, so work is published for it
+    job = submit(max_attempts=1)
+    fleet.until(lambda: happened(job, "leased"), "the job is published")
+    fleet.worker(failpoints="take.take_batch:committed=raise")
+    fleet.until(lambda: finished(job), "the job is finished")
+
+    assert story(job) == [
+        *("created", "leased", "started", "released"),
+        *("leased", "started", "succeeded"),
+    ]
+    (released,) = events(job, "released")
+    assert released.detail["reason"] == "take_unanswered"
+    assert [note.attempt for note in probe.notes(job, "began")] == [2]
+    assert_at_rest()
+
+
+def test_kf54_jobs_start_within_a_poll_where_no_hint_ever_arrives(fleet):
+    nowhere = "postgresql://127.0.0.1:1/nowhere"
+    fleet.scheduler(listen_url=nowhere), fleet.worker(listen_url=nowhere)
+    fleet.ready()
+    with few_lines(fleet):
+        for _ in range(5):
+            assert lag_of_one_job(fleet) <= POLL_SECONDS
+    assert_at_rest()
+
+
+def test_kf54_hints_are_heard_again_soon_after_every_listener_was_cut(fleet):
+    fleet.scheduler(), fleet.worker("--slots", "2")
+    fleet.ready()
+    with few_lines(fleet):
+        assert terminate(LISTENERS) == 2
+        assert lag_of_one_job(fleet) <= POLL_SECONDS
+        cut_at = time.monotonic()
+        # Four in a row that are faster than polls would be: no luck.
+        while max(lag_of_one_job(fleet) for _ in range(4)) > PROFILE["tick_seconds"] / 2:
+            assert time.monotonic() - cut_at < 20.0, fleet.tell("no hint is heard again")
+    assert_at_rest()
+
+
+def lag_of_one_job(fleet: Fleet) -> float:
+    """Seconds from due to started."""
+    job = submit()
+    fleet.until(lambda: finished(job), "the job is finished")
+    (started,) = events(job, "started")
+    return seconds_between(Job.objects.get(pk=job).due_at, started.at)

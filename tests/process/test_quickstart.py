@@ -1,0 +1,228 @@
+"""The quickstart as a newcomer runs it: on a server of its own, to the end or to Ctrl-C, and no process stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from tests.support.process import MANAGE, PATIENCE_SECONDS, POLL_SECONDS, ROOT
+from workers.tied import spawn
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc for what is left"),
+]
+
+MARK = "QUICKSTART_TEST"
+CHARGE = {"amount_cents": 4599, "currency": "EUR", "payment_method": "pm_visa"}
+ORDERS = [
+    *(
+        {
+            "tenant": tenant,
+            "handler": "billing.charge",
+            "request_key": f"invoice-{number}",
+            "payload": {"invoice": number, **CHARGE},
+        }
+        for number, tenant in enumerate(["acme-shop", "nordwind", "kiosk-24"] * 2, start=8800)
+    ),
+    *(
+        {
+            "tenant": "nordwind",
+            "handler": "billing.receipt",
+            "request_key": f"receipt-{number}",
+            "payload": {"to": f"Zoë ✅ <c{number}@example.com>", "invoice": number},
+            "delay_seconds": 1,
+        }
+        for number in range(8800, 8804)
+    ),
+    {
+        "tenant": "kiosk-24",
+        "handler": "accounts.password_reset",
+        "request_key": "reset-1",
+        "payload": {"to": "Γιώργος <c1@example.com>", "locale": "el"},
+        "lane": "urgent",
+    },
+    {
+        "tenant": "acme-shop",
+        "handler": "reports.weekly_digest",
+        "request_key": "digest-1",
+        "payload": {"week": "2026-W48", "team": "June Carter"},
+    },
+    {
+        "tenant": "acme-shop",
+        "handler": "inventory.sync",
+        "request_key": "sync-1",
+        "payload": {"warehouse": "east"},
+        "max_attempts": 1,
+    },
+    {
+        "tenant": "acme-shop",
+        "handler": "orders.export",
+        "request_key": "export-1",
+        "payload": {"day": "2026-11-30", "rows": 12},
+    },
+]
+CAMPAIGN = {
+    "tenant": "acme-shop",
+    "handler": "campaigns.send",
+    "request_key": "campaign-1",
+    "payload": {"campaign": "🖤", "list": "all@example.com", "batches": 400, "pause_seconds": 0.2},
+}
+CALLED_OFF = {**CAMPAIGN, "cancel_after_ms": 1000, "then": "cancel"}
+
+
+class Quickstart:
+    """One run; `stop` is Ctrl-C."""
+
+    def __init__(self, folder: Path, orders: list[dict[str, object]]) -> None:
+        lines = folder / "orders.ndjson"
+        lines.write_text("".join(f"{json.dumps(order)}\n" for order in orders))
+        self.output, self.mark = folder / "output", str(uuid4())
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("DUEKEEPER_")}
+        kept.pop("DATABASE_URL", None)
+        flags: list[str | Path] = ["--exit-when-done", "--port", "0"]
+        flags += ["--orders", lines, "--data-dir", folder / "data"]
+        self._folder = folder
+        with self.output.open("wb") as output:
+            self._process = spawn(
+                [sys.executable, MANAGE, "quickstart", *flags],
+                parting_signal=signal.SIGTERM,
+                output=output,
+                cwd=ROOT,
+                env={**kept, MARK: self.mark},
+            )
+
+    def said(self) -> str:
+        """All it has printed."""
+        return self.output.read_text(errors="replace")
+
+    def until(self, holds: Callable[[], object], what: str) -> None:
+        """Wait until `holds()` is true.
+
+        Raises:
+            AssertionError: It takes too long, or the run is over.
+        """
+        deadline = time.monotonic() + 2 * PATIENCE_SECONDS
+        while not holds():
+            assert self._process.poll() is None, f"ended while waiting: {what}\n{self.tell()}"
+            assert time.monotonic() < deadline, f"never came: {what}\n{self.tell()}"
+            time.sleep(POLL_SECONDS)
+
+    def stop(self) -> None:
+        """Ctrl-C: the terminal reaches this process alone, for its children have sessions of their own."""
+        self._process.send_signal(signal.SIGINT)
+
+    def exit_code(self, *, within: float) -> int:
+        """Wait for its end.
+
+        Raises:
+            AssertionError: It still runs.
+        """
+        try:
+            return self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {within:g} s\n{self.tell()}") from None
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of this run: they carry its mark or work in its folder (as the database does)."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def kill(self) -> None:
+        """End whatever is left; the database, which has lost its owner then, ends by itself."""
+        for process in self.processes():
+            process.kill()
+        self._process.wait()
+
+    def tell(self) -> str:
+        """Its output and the end of each log."""
+        logs = [
+            f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+            for log in sorted((self._folder / "data").glob("logs/*.log"))
+        ]
+        return "\n".join([self.said(), *logs])
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            inside = Path(process.cwd()).is_relative_to(self._folder)
+            return inside or process.environ().get(MARK) == self.mark
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            return False  # it has just ended, or belongs to somebody else
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """One cluster for both runs. Not tmp_path: root's server could not enter it and would move elsewhere."""
+    path = Path(tempfile.mkdtemp(prefix="duekeeper-quickstart-"))
+    path.chmod(0o711)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def run(folder: Path) -> Iterator[Callable[[list[dict[str, object]]], Quickstart]]:
+    """Start a quickstart with these orders."""
+    runs: list[Quickstart] = []
+
+    def start(orders: list[dict[str, object]]) -> Quickstart:
+        runs.append(Quickstart(folder, orders))
+        return runs[-1]
+
+    yield start
+    for each in runs:
+        each.kill()
+
+
+def test_ctrl_c_ends_everything_with_a_report_and_the_next_run_ends_with_balanced_books(run):
+    """The second run carries on what the first one had left, and its provider sees the effects of both."""
+    stopped = run([CAMPAIGN, *ORDERS])
+    stopped.until(lambda: "running 1" in stopped.said(), "the campaign is under way")
+    names = {_name(process) for process in stopped.processes()}
+    assert {"postgres", "quickstart", "gunicorn", "runscheduler", "runworker"} <= names
+    stopped.stop()
+
+    assert stopped.exit_code(within=20) == 1, stopped.tell()  # not done, so not 0
+    assert stopped.processes() == []
+    figures = _figures(stopped.said())
+    assert figures["unfinished"] >= 1
+    assert figures["lost"] == 0
+
+    complete = run([CALLED_OFF, *ORDERS])
+    assert complete.exit_code(within=90) == 0, complete.tell()
+    assert complete.processes() == []
+    assert "books balance" in complete.said()
+    figures = _figures(complete.said())
+    assert figures["accepted"] == len(ORDERS) + 1
+    assert (figures["dead"], figures["cancelled"], figures["lost"]) == (1, 1, 0)
+    assert figures["succeeded"] == len(ORDERS) - 1
+    assert figures["charges"] >= 6
+    assert figures["unfinished"] == 0
+
+
+def _name(process: psutil.Process) -> str:
+    """What a process is, by its command line."""
+    known = ("postgres", "quickstart", "gunicorn", "runscheduler", "runworker")
+    try:
+        words = process.cmdline()
+    except psutil.NoSuchProcess:
+        return ""
+    return next((name for name in known if any(name in word for word in words[:4])), "")
+
+
+def _figures(said: str) -> dict[str, int]:
+    """The report's table."""
+    rows = [line.strip("│ ").rsplit(maxsplit=1) for line in said.splitlines() if "│" in line]
+    return {row[0].strip(): int(row[1]) for row in rows if len(row) == 2 and row[1].isdecimal()}

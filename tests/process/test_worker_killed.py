@@ -1,0 +1,179 @@
+"""Processes that are killed with -9: their jobs go on elsewhere, in time, and nothing is left between two places."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from uuid import UUID
+
+import pytest
+from django.db import transaction
+from django.db.models import Exists, OuterRef
+
+from jobs.database import rows
+from jobs.models import DueEntry, Job, Lease, SchedulerNode
+from jobs.states import FINISHED
+from tests.process.stories import (
+    assert_at_rest,
+    events,
+    finished,
+    happened,
+    result_of,
+    seconds_between,
+    story,
+    submit,
+)
+from tests.support.process import PROFILE, T_REC
+
+pytestmark = pytest.mark.process
+
+TAKEN_AND_LOST = ["created", "leased", "started", "failed", "leased", "started", "succeeded"]
+BLOCKED_BY_ME = """
+select pid from pg_stat_activity
+where datname = current_database() and pg_backend_pid() = any(pg_blocking_pids(pid))"""
+ALIVE = "select pid from pg_stat_activity where pid = %(pid)s"
+SEED, KILLS, JOBS_A_KILL, JOB_SECONDS = 22, 10, 8, 0.15
+
+
+def orphans() -> int:
+    """Non-final jobs with neither a due entry nor a lease: nobody would ever look at them again."""
+    entry, lease = (model.objects.filter(job=OuterRef("pk")) for model in (DueEntry, Lease))
+    return (
+        Job.objects.exclude(status__in=FINISHED)
+        .exclude(Exists(entry))
+        .exclude(Exists(lease))
+        .count()
+    )
+
+
+def test_kf22_a_job_whose_worker_is_killed_is_claimable_in_time_and_finishes_elsewhere(
+    fleet, probe
+):
+    fleet.scheduler(), fleet.worker(), fleet.worker()
+    fleet.ready()
+    job = submit(gate="end")
+    lost = fleet.holder(job)
+    fleet.until(lambda: probe.notes(job, "began"), "the handler runs")
+    lost.kill()
+    fleet.until(lambda: happened(job, "started", times=2), "the other worker has the job")
+    probe.open("end")
+    fleet.until(lambda: finished(job), "the job is finished")
+
+    assert story(job) == TAKEN_AND_LOST
+    (failed,) = events(job, "failed")
+    assert failed.detail["cause"] == "lease_expired"
+    assert seconds_between(failed.detail["heartbeat_at"], failed.at) <= T_REC
+    first, second = events(job, "started")
+    assert first.actor != second.actor
+    assert result_of(job)["attempt"] == 2
+    assert [note.attempt for note in probe.notes(job, "ended")] == [2]
+    assert_at_rest()
+
+
+def test_f12_a_worker_restarted_at_once_on_the_same_host_inherits_no_lease(fleet, probe):
+    fleet.scheduler()
+    lost = fleet.worker()
+    fleet.ready()
+    job = submit(gate="end")
+    fleet.until(lambda: probe.notes(job, "began"), "the handler runs")
+    lost.kill()
+    fleet.worker()
+    fleet.until(lambda: happened(job, "started", times=2), "the restarted worker has the job")
+    probe.open("end")
+    fleet.until(lambda: finished(job), "the job is finished")
+
+    assert story(job) == TAKEN_AND_LOST
+    (failed,) = events(job, "failed")
+    assert seconds_between(failed.detail["heartbeat_at"], failed.at) <= T_REC
+    assert_at_rest()
+
+
+def test_kf22_an_exit_right_after_the_claim_costs_the_job_no_attempt(fleet, probe):
+    publish_ttl = 1.0
+    scheduler = fleet.scheduler(
+        publish_ttl_seconds=publish_ttl, failpoints="claim.claim_batch:committed=kill"
+    )
+    worker = fleet.worker()
+    fleet.ready()
+    worker.kill()  # its row still counts as alive, so work is published for it; nobody takes it
+    scheduler.may_end = True
+    job = submit(max_attempts=1)
+    assert scheduler.exit_code() == -signal.SIGKILL
+    assert story(job) == ["created", "leased"]
+    fleet.scheduler(publish_ttl_seconds=publish_ttl)
+    fleet.until(lambda: happened(job, "publish_expired"), "the claim is taken back")
+    (claimed,), (expired,) = events(job, "leased"), events(job, "publish_expired")
+    (node,) = SchedulerNode.objects.filter(pk=expired.actor.removeprefix("scheduler:"))
+    fleet.worker()
+    fleet.until(lambda: finished(job), "the job is finished")
+
+    assert story(job) == [
+        *("created", "leased", "publish_expired"),
+        *("leased", "started", "succeeded"),
+    ]
+    row = Job.objects.get(pk=job)
+    assert (row.attempt, row.max_attempts, row.attempt_limit) == (2, 1, 2)
+    assert len(probe.notes(job, "began")) == 1
+    # The sweep that found it came in time once there was a scheduler that could own the shard.
+    swept_from = max(
+        claimed.at.timestamp() + publish_ttl + PROFILE["clock_tolerance_seconds"],
+        node.started_at.timestamp() + PROFILE["shard_lease_seconds"],
+    )
+    assert expired.at.timestamp() - swept_from <= PROFILE["tick_seconds"] + 1.0
+    assert_at_rest()
+
+
+@pytest.mark.parametrize("cut", ["its connection", "its process"])
+def test_kf22_a_claim_that_is_cut_before_its_commit_leaves_the_job_where_it_was(fleet, cut):
+    scheduler = fleet.scheduler()
+    fleet.worker()
+    fleet.ready()
+    job = submit(delay_seconds=1.0)
+    with transaction.atomic():
+        # The claim has locked the due entry when it comes to the job's row, and there it waits for us.
+        Job.objects.select_for_update().get(pk=job)
+        claiming = fleet.until(lambda: rows(BLOCKED_BY_ME, {}), "the claim waits for us")
+        if cut == "its process":
+            scheduler.kill()
+        else:
+            rows("select pg_terminate_backend(%(pid)s, 5000)", {"pid": claiming[0][0]})
+    fleet.until(lambda: not rows(ALIVE, {"pid": claiming[0][0]}), "its session is over")
+    assert orphans() == 0
+    if cut == "its process":
+        assert story(job) == ["created"]
+        fleet.scheduler()
+    fleet.until(lambda: finished(job), "the job is finished")
+
+    assert story(job) == ["created", "leased", "started", "succeeded"]
+    assert_at_rest()
+
+
+def test_kf22_kills_at_random_leave_no_job_between_two_places(fleet, probe):
+    """Workers and schedulers die by turns while they work, and are started again at once."""
+    rng = random.Random(SEED)
+    alive = [fleet.scheduler(), fleet.worker("--slots", "4"), fleet.worker("--slots", "4")]
+    fleet.ready()
+    jobs: list[UUID] = []
+    for kill in range(KILLS):
+        jobs += [
+            submit(tenant=f"shop-{n}", seconds=JOB_SECONDS, max_attempts=KILLS + 1)
+            for n in range(JOBS_A_KILL)
+        ]
+        seen = len(probe.notes(what="began"))
+        fleet.until(lambda seen=seen: len(probe.notes(what="began")) > seen, "work goes on")
+        time.sleep(rng.uniform(0, JOB_SECONDS))  # where in its work the kill strikes
+        victim = alive.pop(0 if kill % 5 == 4 else rng.randrange(1, len(alive)))
+        victim.kill()
+        if victim.name.startswith("scheduler"):
+            alive.insert(0, fleet.scheduler())
+        else:
+            alive.append(fleet.worker("--slots", "4"))
+    fleet.until(lambda: finished(*jobs), f"all jobs are finished (seed {SEED})")
+
+    assert orphans() == 0
+    assert Job.objects.filter(pk__in=jobs, status="succeeded").count() == len(jobs)
+    lost = [event for job in jobs for event in events(job, "failed")]
+    assert lost, "no kill has met a running job"
+    assert {event.detail["cause"] for event in lost} == {"lease_expired"}
+    assert_at_rest()
