@@ -210,7 +210,7 @@ class Fleet:
     def holder(self, job_id: UUID) -> Process:
         """The process whose worker has the job now; waits until one does."""
         lease = Lease.objects.running().filter(job_id=job_id).values_list("worker", flat=True)
-        workers = self.until(lambda: list(lease), f"a worker has {job_id}")
+        workers = self.until(lambda: [one for one in lease.all() if one], f"a worker has {job_id}")
         pid = Worker.objects.get(pk__in=workers).pid
         return next(process for process in self.processes if process.pid == pid)
 

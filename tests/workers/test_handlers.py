@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -122,15 +123,23 @@ def test_a_job_without_request_key_is_recognised_by_its_id():
     assert ctx.idempotency_token == f"acme/{ctx.job_id}"
 
 
-def test_progress_is_rounded_and_cut_for_the_next_heartbeat():
-    assert execution().context.progress_note is None
+@pytest.mark.parametrize(
+    ("fraction", "stored"), [(1 / 3, 0.3333), (1, 1.0), (7, 1.0), (-0.5, 0.0), (math.nan, 0.0)]
+)
+def test_progress_is_a_share_of_the_whole_whatever_was_given(fraction, stored):
     ctx = execution().context
-    for fraction, note, stored in (
-        (1 / 3, "x" * 500, {"fraction": 0.3333, "note": "x" * 200}),
-        (1, "", {"fraction": 1.0, "note": ""}),
-    ):
-        ctx.progress(fraction, note)
-        assert ctx.progress_note == stored
+    ctx.progress(fraction)
+    assert ctx.progress_note == {"fraction": stored, "note": ""}
+
+
+@pytest.mark.parametrize("note", ["x" * 5_000, "💥" * 100, "a\x00b", "a\ud800b"])
+def test_kf33_a_note_is_made_storable_before_the_heartbeat_of_all_jobs_carries_it(note):
+    ctx = execution().context
+    ctx.progress(0.5, note)
+    assert ctx.progress_note is not None
+    stored = str(ctx.progress_note["note"]).encode()
+    assert b"\x00" not in stored
+    assert 0 < len(stored) <= 200
 
 
 def test_a_wait_ends_at_once_when_the_attempt_should_stop():

@@ -133,7 +133,7 @@ def test_a_lease_whose_report_was_accepted_during_the_beat_is_no_loss(monkeypatc
     assert one.stop.reason is None
 
 
-def test_f50_an_attempt_is_stopped_when_its_lease_can_no_longer_be_trusted():
+def test_an_attempt_is_stopped_when_its_lease_can_no_longer_be_trusted():
     it = Held(2)
     silent, fresh = it.held.values()
     silent.stop.trusted_until = time.monotonic() - 0.001
