@@ -36,7 +36,7 @@ EVERY, LISTENERS = "", '^(listen "|select 1$)'
 CONNECTIONS = 5  # loop and listener of the scheduler; loop, heartbeat and listener of the worker
 LINES_A_SECOND = 5.0
 POLL_SECONDS = 2 * PROFILE["tick_seconds"] + 1.0  # the scheduler's and the worker's, and to act
-SEED = 55
+SEED, CUTS, RANDOM_CUTS = 55, 3, 25
 
 
 def terminate(query: str = EVERY) -> int:
@@ -81,14 +81,14 @@ def test_kf55_processes_whose_connections_are_cut_again_and_again_go_on(fleet, p
         return len(sessions()) >= CONNECTIONS
 
     with few_lines(fleet):
-        for _ in range(5):  # idle
+        for _ in range(CUTS):  # idle
             assert terminate() >= CONNECTIONS
             fleet.until(connected_again, "they have connected again")
         idle = submit()
         fleet.until(lambda: finished(idle), "a job after the idle cuts", within=10)
         job = submit(gate="end")
         fleet.until(lambda: probe.notes(job, "began"), "the handler runs")
-        for _ in range(5):  # in the middle of a job
+        for _ in range(CUTS):  # in the middle of a job
             terminate()
             fleet.until(connected_again, "they have connected again")
         probe.open("end")
@@ -135,7 +135,7 @@ def test_f39_connections_cut_at_random_under_load_lose_nothing_and_double_nothin
     fleet.ready()
     jobs, cut = [], 0
     with few_lines(fleet):
-        for _ in range(30):
+        for _ in range(RANDOM_CUTS):
             jobs += [submit(seconds=0.05, tenant=f"shop-{n}", max_attempts=20) for n in range(4)]
             seen = len(probe.notes())
             fleet.until(lambda seen=seen: len(probe.notes()) > seen, "work goes on")
@@ -145,7 +145,7 @@ def test_f39_connections_cut_at_random_under_load_lose_nothing_and_double_nothin
             ][0]
         fleet.until(lambda: finished(*jobs), f"all jobs are finished (seed {SEED})")
 
-    assert cut >= 25
+    assert cut >= RANDOM_CUTS - 5  # one that has just ended by itself is not cut
     assert Job.objects.filter(pk__in=jobs, status="succeeded").count() == len(jobs)
     assert not any(process.ended for process in fleet.processes)
     assert_at_rest()

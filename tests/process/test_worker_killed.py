@@ -101,7 +101,7 @@ def test_kf22_an_exit_right_after_the_claim_costs_the_job_no_attempt(fleet, prob
     job = submit(max_attempts=1)
     assert scheduler.exit_code() == -signal.SIGKILL
     assert story(job) == ["created", "leased"]
-    fleet.scheduler(publish_ttl_seconds=publish_ttl)
+    fleet.scheduler()
     fleet.until(lambda: happened(job, "publish_expired"), "the claim is taken back")
     (claimed,), (expired,) = events(job, "leased"), events(job, "publish_expired")
     (node,) = SchedulerNode.objects.filter(pk=expired.actor.removeprefix("scheduler:"))
