@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,6 +74,22 @@ def database(url: str, *, pool_size: int, max_age_seconds: int) -> dict[str, Any
         "CONN_HEALTH_CHECKS": True,
         "ATOMIC_REQUESTS": False,  # each operation owns its transaction
     }
+
+
+def apps(names: list[str]) -> list[str]:
+    """Names of apps, each of which can be imported.
+
+    Raises:
+        ImproperlyConfigured: One cannot; Django itself would end in a trace that names no setting.
+    """
+    for name in names:
+        try:
+            found = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            raise ImproperlyConfigured(f"DUEKEEPER_APPS names {name!r}, which cannot be imported.")
+    return names
 
 
 def typed_values(env: environ.Env, fields: Mapping[str, type]) -> dict[str, Any]:

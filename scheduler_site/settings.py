@@ -65,7 +65,7 @@ INSTALLED_APPS = [
     "rest_framework",
     "jobs",
     "workers",
-    *env.list("DUEKEEPER_APPS", default=[]),  # apps with handlers of their own
+    *environment.apps(env.list("DUEKEEPER_APPS", default=[])),  # with handlers of their own
 ]
 MIDDLEWARE = [
     "jobs.api.middleware.ApiMiddleware",

@@ -81,8 +81,8 @@ class Execution:
             self.stop.reason is not None
         ):  # cancelled, or lost, between take and start: no side effect
             return self._stopped_early()
-        self.begun = True
         self.stop.deadline = time.monotonic() + self.taken.timeout_seconds
+        self.begun = True  # after the deadline: upkeep looks at the deadline of whatever has begun
         try:
             if self._spec.transactional:
                 self._run_transactional()

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import signal
 import sys
 import threading
+import time
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, SystemCheckError
+from django.db import OperationalError, connection
+
+from jobs import telemetry
 
 CONFIGURATION_WRONG = 78
+PASSING = ("starting up", "shutting down", "recovery mode", "too many clients", "connection slots")
+
+log = logging.getLogger(__name__)
 
 
 class ProcessCommand(BaseCommand):
@@ -28,10 +37,39 @@ class ProcessCommand(BaseCommand):
         Raises:
             CommandError: With return code 78: configuration wrong.
         """
+        wait_for_database()
         try:
             super().check(*args, **kwargs)
         except SystemCheckError as error:
             raise CommandError(str(error), returncode=CONFIGURATION_WRONG) from error
+
+
+def wait_for_database() -> None:
+    """Return once the database answers; a signal ends the process meanwhile, as nothing has begun yet.
+
+    Raises:
+        CommandError: With return code 78: it answers, but will not have us (wrong password, no such database).
+    """
+    failures = 0
+    while True:
+        try:
+            connection.ensure_connection()
+            return
+        except ImproperlyConfigured as error:
+            raise CommandError(
+                f"DATABASE_URL is not set or not usable: {error}", returncode=CONFIGURATION_WRONG
+            ) from error
+        except OperationalError as error:
+            # A failed start of a session carries no SQLSTATE; FATAL is the server's word, the rest is the network's.
+            refusal = str(error).partition("FATAL:")[2]
+            if refusal and not any(passing in refusal for passing in PASSING):
+                raise CommandError(str(error), returncode=CONFIGURATION_WRONG) from error
+            failures += 1
+            if failures % 20 == 1:
+                log.warning(
+                    telemetry.LOOP_FAILED, extra={"loop": "start", "error": str(error)[:300]}
+                )
+        time.sleep(min(5.0, 0.1 * 2.0 ** min(failures, 10)))
 
 
 def run_until_signalled(run: Callable[[], None], stop: Callable[[], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
@@ -12,7 +13,7 @@ from django.db import DatabaseError, InterfaceError
 
 from jobs import telemetry
 from jobs.conf import conf
-from jobs.database import drop_if_gone, rows
+from jobs.database import drop_if_gone, is_unavailable, rows
 from jobs.queries.candidates import seconds_to_next_due
 from jobs.services.dispatch import Windows, dispatch
 from jobs.services.reaping import reap
@@ -23,7 +24,7 @@ from workers.ownership import Ownership
 
 log = logging.getLogger(__name__)
 
-PARTITION_SECONDS = 3600.0
+PARTITION_SECONDS, PARTITION_RETRY_SECONDS = 3600.0, 60.0
 FIRST_PAUSE_SECONDS, BLOCKED_PAUSE_SECONDS = 0.002, 0.05
 
 
@@ -77,12 +78,12 @@ class Scheduler:
             self._ownership.refresh()
             self._own_at = now + self._refresh_seconds()
         if now >= self._partitions_at:
-            self._ensure_partitions()
-            self._partitions_at = now + PARTITION_SECONDS
+            # Until the next try new events go to the DEFAULT partition: a nuisance, no reason to stop.
+            self._partitions_at = now + PARTITION_RETRY_SECONDS
+            self._lend_time("partitions", self._ensure_partitions)
         if now >= self._reap_at:
-            reaped = reap(shards=self._ownership.shards, actor=self._actor, rng=self._rng)
-            turn.expired = reaped.expired
             self._reap_at = now + conf().tick_seconds
+            self._lend_time("reaper", self._reap, turn)
         done = dispatch(
             shards=self._ownership.shards,
             windows=self._windows,
@@ -121,9 +122,29 @@ class Scheduler:
         self._pause = min(self._pause * 2, longest)
         return self._pause
 
+    def _lend_time[**P](
+        self, name: str, work: Callable[P, None], *a: P.args, **k: P.kwargs
+    ) -> None:
+        """Maintenance inside a turn: what fails there is told and must not keep dispatch from its work.
+
+        Raises:
+            DatabaseError: The database is away, which concerns the whole turn.
+        """
+        try:
+            work(*a, **k)
+        except Exception as error:
+            if isinstance(error, InterfaceError) or is_unavailable(error):
+                raise
+            log.exception(telemetry.LOOP_FAILED, extra={"loop": name})
+
+    def _reap(self, turn: Turn) -> None:
+        reaped = reap(shards=self._ownership.shards, actor=self._actor, rng=self._rng)
+        turn.expired = reaped.expired
+
     def _ensure_partitions(self) -> None:
         ((made,),) = rows(
             "select jobs_ensure_event_partitions(%(days)s)", {"days": conf().partition_days_ahead}
         )
+        self._partitions_at = time.monotonic() + PARTITION_SECONDS
         if made:
             log.info(telemetry.PARTITIONS_CREATED, extra={"count": made})

@@ -348,6 +348,10 @@ class Worker:
             )
             self._slots.abandon(execution)
             self.abandons += 1
+            if (
+                self.abandons == self._slots.size
+            ):  # threads that never end pile up; a new process has none
+                self.stop()
             self._reports.put((execution, execution.timed_out()))
 
     def _return_stuck(self, now: float, *, begun: int) -> None:
@@ -386,6 +390,10 @@ class Worker:
             if execution.settle():
                 self._unwritten.append((execution, execution.released("shutdown")))
                 self.abandons += 1
+            if (
+                self.abandons == self._slots.size
+            ):  # threads that never end pile up; a new process has none
+                self.stop()
         while not self._reports.empty():  # ended at the last moment
             self._settle(self._reports.get())
         gives_up_at = time.monotonic() + STOP_NOTICE_SECONDS

@@ -251,6 +251,8 @@ def _apply(state: _State, event: Event, facts: Facts) -> None:
             state.limit = state.attempt + facts.max_attempts
         case EventKind.FAILED:
             state.last_failure = event
+        case EventKind.EDITED:
+            state.last_failure = None  # a person may bring a retry forward
     if event.kind in REFUNDS:
         state.limit += 1
     if event.to_status != JobStatus.LEASED:

@@ -62,7 +62,7 @@ def test_kf23_a_heartbeat_rarer_than_a_third_of_the_lease_is_refused_at_the_star
         assert "heartbeat_seconds" in process.log.read_text()
 
 
-def test_kf25_late_reports_of_a_frozen_worker_are_refused_and_the_new_owners_result_stays(
+def test_kf25_f06_late_reports_of_a_frozen_worker_are_refused_and_the_new_owners_result_stays(
     fleet, probe
 ):
     """Three jobs meet the freeze: two end only after it, one of them while its new owner still runs it."""

@@ -60,7 +60,7 @@ def test_kf24_a_stopped_worker_keeps_its_lease_finishes_its_job_and_takes_no_oth
 
 def test_f04_what_a_stopped_worker_had_not_begun_is_released_at_once_with_its_budget(fleet, probe):
     """A worker at a high rate takes a little ahead. Then come long jobs, so that what it holds ahead cannot begin."""
-    slots = 2
+    slots = 1
     fleet.scheduler(), fleet.worker("--slots", str(slots))
     fleet.ready()
     quick = [submit() for _ in range(200)]

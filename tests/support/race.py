@@ -21,7 +21,7 @@ from jobs.database import rows
 from jobs.errors import JobError
 
 # Rounds of each race. The figure promised is 2,000 (RACE_ROUNDS=2000 make race); an ordinary run does fewer.
-ROUNDS = int(os.environ.get("RACE_ROUNDS") or 150)
+ROUNDS = int(os.environ.get("RACE_ROUNDS") or 100)
 PATIENCE_SECONDS = 30.0
 
 RACES = [  # the mark of every file with races

@@ -17,14 +17,14 @@ from django.db.models.functions import Now
 from jobs.database import rows
 from jobs.models import Job, JobEvent, Lease
 from jobs.policies.retry import RetryPolicy
-from jobs.states import Place
 from jobs.telemetry import CHANNEL_DUE, CHANNEL_WORKERS
-from tests.factories import make_job, make_pool
+from jobs.transitions.claim import claim_batch
+from tests.factories import SCHEDULER, make_job, make_pool
 from workers.handlers import HandlerSpec, JobContext
 from workers.worker import Worker
 
 PROFILE = {
-    "lease_ttl_seconds": 2.0,
+    "lease_ttl_seconds": 6.0,  # a busy machine must not lose what a test does not mean to lose
     "heartbeat_seconds": 0.5,
     "tick_seconds": 0.3,
     "clock_tolerance_seconds": 0.2,
@@ -112,8 +112,12 @@ def end_threads() -> None:
 
 
 def publish(handler: str = CHARGE, **fields: Any) -> UUID:
-    """A job that waits for a worker to take it."""
-    return make_job(place=Place.PUBLISHED, handler=handler, **fields).pk
+    """A job that a worker may take from now on; a running one may have it before this returns."""
+    pool = fields.pop("pool", None) or make_pool()
+    job = make_job(handler=handler, **fields)
+    claimed = claim_batch(shards=[job.shard], job_ids=[job.pk], pool=pool, actor=SCHEDULER)
+    assert claimed.published == 1
+    return job.pk
 
 
 def status(job_id: UUID) -> str:

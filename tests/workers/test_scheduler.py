@@ -27,12 +27,17 @@ def due_in(seconds: float, **fields) -> Job:
     return make_job(due_at=database_now() + timedelta(seconds=seconds), **fields)
 
 
+def idle_worker(**fields):
+    """A worker that is never found silent, however long the test takes."""
+    return make_worker(last_seen_at=database_now() + timedelta(hours=1), **fields)
+
+
 def pauses(scheduler: Scheduler, turns: int) -> list[float]:
     return [scheduler.run_once().pause for _ in range(turns)]
 
 
 def test_a_turn_publishes_what_is_due_and_comes_back_at_once():
-    make_worker()
+    idle_worker()
     jobs = [make_job(request_key=f"k{n}") for n in range(3)]
     later = due_in(3600)
     turn = Scheduler(shards=all_shards()).run_once()
@@ -43,7 +48,7 @@ def test_a_turn_publishes_what_is_due_and_comes_back_at_once():
 
 
 def test_each_turn_publishes_in_its_own_name():
-    make_worker()
+    idle_worker()
     job = make_job()
     scheduler = Scheduler(shards=all_shards())
     scheduler.run_once()
@@ -52,20 +57,22 @@ def test_each_turn_publishes_in_its_own_name():
 
 
 def test_with_nothing_waiting_it_sleeps_a_tick_and_not_longer():
-    make_worker()
+    idle_worker()
     scheduler = Scheduler(shards=all_shards())
     for pause in pauses(scheduler, 5):
         assert 0.9 * conf().tick_seconds <= pause <= conf().tick_seconds
 
 
-def test_it_sleeps_until_the_next_due_time_when_that_comes_first():
-    make_worker()
-    due_in(0.2)
-    assert 0.1 < Scheduler(shards=all_shards()).run_once().pause <= 0.2005
+def test_it_sleeps_until_the_next_due_time_when_that_comes_first(settings):
+    settings.JOBS = {"tick_seconds": 60.0}
+    conf.cache_clear()
+    idle_worker()
+    due_in(10)
+    assert 1 < Scheduler(shards=all_shards()).run_once().pause <= 10.0005
 
 
 def test_a_far_due_time_does_not_lengthen_the_tick():
-    make_worker()
+    idle_worker()
     due_in(3600)
     assert Scheduler(shards=all_shards()).run_once().pause <= conf().tick_seconds
 
@@ -79,7 +86,7 @@ def test_due_work_that_nobody_can_run_is_looked_at_ever_less_down_to_the_tick():
 
 
 def test_a_full_pool_is_looked_at_again_soon():
-    make_worker(slots=1)
+    idle_worker(slots=1)
     make_job(request_key="k1", place=Place.PUBLISHED)
     make_job(request_key="k2")
     found = pauses(Scheduler(shards=all_shards()), 12)
@@ -89,16 +96,16 @@ def test_a_full_pool_is_looked_at_again_soon():
 
 def test_work_for_a_handler_advertised_only_now_is_found_by_the_next_turns():
     job = make_job(handler="reports.weekly")
-    make_worker(handlers=("billing.charge",))
+    idle_worker(handlers=("billing.charge",))
     scheduler = Scheduler(shards=all_shards())
     assert scheduler.run_once().published == 0
-    make_worker(handlers=("reports.weekly",))
+    idle_worker(handlers=("reports.weekly",))
     assert sum(scheduler.run_once().published for _ in range(2)) == 1
     assert status(job.pk) == "leased"
 
 
 def test_it_leaves_shards_alone_that_it_does_not_own():
-    make_worker()
+    idle_worker()
     job = make_job()
     other = Scheduler(shards=[number for number in all_shards() if number != job.shard])
     assert other.run_once().published == 0
@@ -106,7 +113,7 @@ def test_it_leaves_shards_alone_that_it_does_not_own():
 
 
 def test_a_turn_takes_back_what_expired_once_a_tick():
-    make_worker()
+    idle_worker()
     scheduler = Scheduler(shards=all_shards())
     scheduler.run_once()
     job = make_job(place=Place.RUNNING)
@@ -176,20 +183,20 @@ def run(committed):
 
 
 def test_a_job_is_published_when_its_time_comes_and_never_before(run):
-    make_worker(slots=50)
+    idle_worker(slots=50)
     run()
     jobs = [due_in(0.1 + n / 20, request_key=f"k{n}") for n in range(10)]
     until(lambda: Lease.objects.count() == 10, "all are published")
     for job in jobs:
         at = JobEvent.objects.get(job=job, kind="leased").at
-        assert 0 <= (at - job.due_at).total_seconds() <= 1.0
+        assert 0 <= (at - job.due_at).total_seconds() <= 2.0
     assert_balanced()
 
 
 def test_new_work_wakes_it_before_its_tick(run, settings):
     settings.JOBS = {"tick_seconds": 60.0, "shard_lease_seconds": 600.0}
     conf.cache_clear()
-    make_worker()
+    idle_worker()
     run()
     until(lambda: Shard.objects.unowned().count() == 0, "it is at work")
     job = make_job()
@@ -205,7 +212,7 @@ def test_a_failing_turn_does_not_end_it(run, monkeypatch):
         return dispatch(**given)
 
     monkeypatch.setattr("workers.scheduler.dispatch", failing)
-    make_worker()
+    idle_worker()
     job = make_job()
     run()
     until(lambda: status(job.pk) == "leased", "it is published all the same")
@@ -213,7 +220,7 @@ def test_a_failing_turn_does_not_end_it(run, monkeypatch):
 
 
 def test_once_publishes_what_is_due_and_ends(run):
-    make_worker(slots=100)
+    idle_worker(slots=100)
     jobs = [make_job(request_key=f"k{n}") for n in range(30)]
     later = due_in(3600, request_key="later")
     forget()  # a process that starts has read nothing yet
@@ -233,7 +240,7 @@ def test_a_stop_frees_its_shards_at_once(run):
 
 
 def test_two_schedulers_share_and_publish_each_job_once(run):
-    make_worker(slots=500)
+    idle_worker(slots=500)
     run()
     run()
     until(lambda: SchedulerNode.objects.count() == 2, "both are registered")

@@ -12,12 +12,14 @@ import pytest
 from django.db import OperationalError, connection
 
 from jobs.clock import Skew
+from jobs.conf import conf
 from jobs.models import DueEntry, Handler, Job, JobEvent, Lease, Worker
 from jobs.policies.cleaning import MESSAGE_BYTES
 from jobs.services.outcomes import report_outcomes
 from jobs.states import Place
 from jobs.transitions.cancel import cancel_job
 from jobs.transitions.lease import expire_started
+from jobs.transitions.take import take_batch
 from tests.factories import BOOM, SCHEDULER, make_pool
 from tests.support.books import assert_balanced
 from tests.support.crowd import make_crowd
@@ -360,8 +362,10 @@ def test_f09_a_handler_that_never_looks_loses_its_slot_and_the_next_job_gets_it(
     assert_balanced()
 
 
-def test_kf23_a_job_of_several_leases_is_kept_alive_and_never_expires(stage):
+def test_kf23_a_job_of_several_leases_is_kept_alive_and_never_expires(stage, settings):
     """The reaper looks as often as it can; a job as long as two leases is never taken back."""
+    settings.JOBS = {**settings.JOBS, "lease_ttl_seconds": 2.0}
+    conf.cache_clear()
     stage.worker(lambda ctx: ctx.wait(4.5))
     job = publish()
     until(lambda: is_running(job), "it runs")
@@ -379,8 +383,6 @@ def test_kf23_a_job_of_several_leases_is_kept_alive_and_never_expires(stage):
 
 def test_no_alarm_is_raised_over_leases_that_this_worker_ended_itself(stage, caplog, settings):
     """Beats that overtake reports under load find leases gone that were reported a moment ago."""
-    from jobs.conf import conf
-
     settings.JOBS = {**settings.JOBS, "heartbeat_seconds": 0.005}
     conf.cache_clear()
     make_crowd(1500, place=Place.PUBLISHED)
@@ -492,8 +494,6 @@ def test_kf55_a_report_is_kept_until_the_database_is_back_and_the_handler_not_ru
 
 
 def test_kf55_a_take_that_fails_is_tried_again(stage, monkeypatch):
-    from jobs.transitions.take import take_batch
-
     monkeypatch.setattr("workers.worker.take_batch", failing(3, take_batch))
     stage.worker(lambda ctx: None)
     job = publish()
