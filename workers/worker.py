@@ -257,17 +257,24 @@ class Worker:
         except Empty:
             return
         self._settle(report)
-        waiting = len(self._held) - len(self._unwritten)
-        if waiting and not self._draining.is_set():
-            # Sleeping lets the slots work; waiting on the queue would wake this thread once per job.
-            time.sleep(
-                conf().flush_seconds if waiting <= self._slots.size else 4 * conf().flush_seconds
-            )
+        if self._unwritten and not self._draining.is_set():
+            self._gather(len(self._held) - len(self._unwritten))
         try:
             while len(self._unwritten) < conf().finish_batch:
                 self._settle(self._reports.get_nowait())
         except Empty:
             return
+
+    def _gather(self, expected: int) -> None:
+        """Let the slots work until what they have is done, but not longer than a report may wait.
+
+        Short sleeps: waiting on the queue would wake this thread once per job, and take the interpreter from them.
+        """
+        enough = min(expected, conf().finish_batch)
+        longest = conf().flush_seconds * (1 if expected <= self._slots.size else 4)
+        until = time.monotonic() + longest
+        while self._reports.qsize() < enough and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.001))
 
     def _patience(self, wants_more: bool) -> float:
         """Seconds until something besides a report is to be done."""
