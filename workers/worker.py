@@ -40,6 +40,7 @@ PREFETCH_SECONDS = 0.1  # so much work, by the recent rate, may wait in this pro
 PATIENCE_SECONDS = 0.25  # what has waited longer behind busy slots goes back
 STOP_NOTICE_SECONDS = 1.0  # before the grace ends, handlers are asked to stop
 UPKEEP_SECONDS = 0.1
+MOST_ABANDONED = 16  # threads that never end pile up; so many are worth a restart
 ABANDON_SECONDS = 1.0  # after its deadline an attempt has this long to stop by itself
 
 
@@ -355,9 +356,7 @@ class Worker:
             )
             self._slots.abandon(execution)
             self.abandons += 1
-            if (
-                self.abandons == self._slots.size
-            ):  # threads that never end pile up; a new process has none
+            if self.abandons == max(MOST_ABANDONED, self._slots.size):  # a new process has none
                 self.stop()
             self._reports.put((execution, execution.timed_out()))
 
@@ -397,10 +396,6 @@ class Worker:
             if execution.settle():
                 self._unwritten.append((execution, execution.released("shutdown")))
                 self.abandons += 1
-            if (
-                self.abandons == self._slots.size
-            ):  # threads that never end pile up; a new process has none
-                self.stop()
         while not self._reports.empty():  # ended at the last moment
             self._settle(self._reports.get())
         gives_up_at = time.monotonic() + STOP_NOTICE_SECONDS
