@@ -6,6 +6,7 @@ lets them start a line or steer a terminal: JSON escapes it, the readable form q
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import re
@@ -49,6 +50,22 @@ class TextFormatter(logging.Formatter):
         ]
 
 
+class RefusalFilter(logging.Filter):
+    """Django reports a request that it refuses for its looks (a foreign Host) as an error with a traceback.
+
+    Anybody can cause that, and nothing here is broken: it is told on one line, as a warning.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool | logging.LogRecord:
+        """The record, without traceback if it is of such a refusal."""
+        if not record.name.startswith("django.security.") or record.levelno < logging.ERROR:
+            return True
+        told = copy.copy(record)  # other handlers may want all of it
+        told.levelno, told.levelname = logging.WARNING, "WARNING"
+        told.exc_info = told.exc_text = told.stack_info = None
+        return told
+
+
 def configuration(*, form: str, level: str) -> dict[str, Any]:
     """LOGGING of the site: everything goes to standard error, for data is what standard output is for.
 
@@ -68,11 +85,24 @@ def configuration(*, form: str, level: str) -> dict[str, Any]:
             },
             "text": {"()": "scheduler_site.logs.TextFormatter"},
         },
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": form}},
+        "filters": {"refusals": {"()": "scheduler_site.logs.RefusalFilter"}},
+        "handlers": {
+            "stderr": {
+                "class": "logging.StreamHandler",
+                "formatter": form,
+                "filters": ["refusals"],
+            }
+        },
         "root": {"handlers": ["stderr"], "level": level},
         # Django's defaults mail the admins and write the development server's lines a second time.
         "loggers": {
             "django": {"handlers": [], "level": level, "propagate": True},
+            # It warns of every answer 4xx, which is between the caller and the API; 5xx are errors.
+            "django.request": {
+                "handlers": [],
+                "level": "CRITICAL" if level == "CRITICAL" else "ERROR",
+                "propagate": True,
+            },
             "django.server": {"handlers": [], "level": level, "propagate": True},
         },
     }

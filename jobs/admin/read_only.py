@@ -15,7 +15,7 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db import models
-from django.db.models import F, Func, OuterRef, QuerySet, Subquery
+from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Cast, Left
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -24,7 +24,7 @@ from django.utils.safestring import SafeString
 from jobs.models import Lane, Pool, Route, Tenant
 from jobs.policies.masking import mask_texts, mask_values
 from jobs.queries.history import stored_json
-from jobs.queries.lists import plain_time
+from jobs.queries.lists import PlainTime
 
 COUNT_CAP = 10_000
 TEXT_CAP = 70_000  # characters of one JSON value that a page reads
@@ -39,13 +39,6 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
     def count(self) -> int:
         rows: Any = self.object_list
         return int(rows.order_by()[:COUNT_CAP].count())
-
-
-class PlainTime(Func):
-    """A stored time that Python can hold; 'infinity' and the year 20000 become its bounds."""
-
-    template = plain_time("%(expressions)s")
-    output_field = models.DateTimeField()
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]

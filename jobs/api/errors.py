@@ -75,6 +75,14 @@ _CODE_OF_STATUS = {
 }
 
 
+class InvalidParameter(domain.InvalidField):
+    """A query parameter that cannot be accepted. It has no place in the body, so its pointer is ""."""
+
+    def __init__(self, parameter: str, code: str, detail: str) -> None:
+        super().__init__("", code, detail)
+        self.parameter = parameter
+
+
 class Problem(Exception):
     """One refusal, ready to be answered. `extras` are members beside those of every problem."""
 
@@ -101,10 +109,7 @@ class Problem(Exception):
             "detail": self.detail,
             "instance": request_id,
             "code": self.code,
-            "errors": [
-                {"pointer": error.pointer, "code": error.field_code, "detail": error.reason}
-                for error in self.errors
-            ],
+            "errors": [_error_out(error) for error in self.errors],
             **self.extras,
         }
 
@@ -118,6 +123,11 @@ class Problem(Exception):
             response[name] = value
         response["Content-Length"] = str(len(response.content))
         return response
+
+
+def _error_out(error: domain.InvalidField) -> dict[str, str]:
+    shown = {"pointer": error.pointer, "code": error.field_code, "detail": error.reason}
+    return shown | ({"parameter": error.parameter} if isinstance(error, InvalidParameter) else {})
 
 
 def request_id_of(request: HttpRequest) -> str:
@@ -137,7 +147,10 @@ def problem_of(error: BaseException) -> Problem:
         case framework.MethodNotAllowed():
             return Problem("method_not_allowed", str(error.detail))
         case framework.UnsupportedMediaType():
-            return Problem("unsupported_media_type", 'Send "Content-Type: application/json".')
+            reason = "the header Content-Type must be application/json, in UTF-8"
+            fault = domain.InvalidField("", "unsupported_media_type", reason)
+            detail = 'Send "Content-Type: application/json".'
+            return Problem("unsupported_media_type", detail, errors=[fault])
         case framework.APIException():
             return problem_of_status(error.status_code)
         case Http404():

@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from jobs.api.authentication import TokenAuthentication, require_scope, token_of
-from jobs.api.errors import Problem, answer_exception
+from jobs.api.errors import InvalidParameter, Problem, answer_exception
 from jobs.api.parsers import ApiRequest, StrictJSONParser
 from jobs.services.credentials import SCOPES
 
@@ -109,12 +109,16 @@ def read_query(request: Request, choices: Mapping[str, Choice]) -> dict[str, lis
     for name, values in request.query_params.lists():
         if name not in choices:
             known = f"known here: {', '.join(choices)}" if choices else "none is known here"
-            raise Problem("unknown_parameter", f"{name[:_SHOWN]!r} is not a parameter; {known}.")
+            shown = name[:_SHOWN]
+            fault = InvalidParameter(shown, "unknown", f"is not a parameter; {known}")
+            detail = f"{shown!r} {fault.reason}."
+            raise Problem("unknown_parameter", detail, errors=[fault])
         choice = choices[name]
         words = values[0].split(",") if choice.several else values
         if len(values) > 1 or not choice.words.issuperset(words):
             listed = ", ".join(sorted(choice.words))
             how = "a list of" if choice.several else "one of"
-            raise Problem("invalid_parameter", f"{name!r} is given once, as {how}: {listed}.")
+            fault = InvalidParameter(name, "invalid", f"is given once, as {how}: {listed}")
+            raise Problem("invalid_parameter", f"{name!r} {fault.reason}.", errors=[fault])
         given[name] = words
     return given

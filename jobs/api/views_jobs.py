@@ -147,6 +147,7 @@ def with_header_key(body: Mapping[str, Any], header: str | None) -> dict[str, An
         raise Problem(
             "request_key_mismatch",
             "The header Idempotency-Key and the field request_key differ; send one of them.",
+            errors=[InvalidField(place, "differs", "is not as in the header Idempotency-Key")],
         )
     return {"request_key": key, **body}
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection
+from django.db.models import Model, TextField
+from django.db.models.functions import Cast
 
 from jobs.database import rows
+from jobs.errors import MalformedJson
 from jobs.models import Handler, Lane, Pool, Route, Tenant
+from jobs.policies.payloads import parse_json
 
 MAX_AGE_SECONDS = 1.0
 OWN_TRANSACTION = "select pg_current_xact_id_if_assigned() is not null"
@@ -52,24 +58,48 @@ def catalog(*, max_age_seconds: float = MAX_AGE_SECONDS) -> Catalog:
     global _latest
     found = _latest
     if found is None or time.monotonic() - found.read_at >= max_age_seconds:
-        # A row whose labels a hand broke would stop every reader; left out, only its own jobs wait.
-        routes = {route.pk: route for route in Route.objects.all() if _are_labels(route.labels)}
+        # A row that a hand broke would stop every reader; left out, only its own jobs wait.
+        routes = {
+            route.pk: route for route in _readable(Route, "labels") if _are_labels(route.labels)
+        }
         found = Catalog(
             read_at=time.monotonic(),
             lanes=tuple(Lane.objects.order_by("-priority_floor", "id")),
             pools={
                 pool.pk: pool
-                for pool in Pool.objects.all()
+                for pool in _readable(Pool, "labels", "exclusive_labels", unread=["created_at"])
                 if _are_labels(pool.labels) and _are_labels(pool.exclusive_labels)
             },
             routes=routes,
-            handlers={handler.name: handler for handler in Handler.objects.all()},
-            tenants={tenant.pk: tenant for tenant in Tenant.objects.all()},
+            handlers={
+                handler.name: handler
+                for handler in _readable(Handler, "retry", unread=["last_advertised_at"])
+            },
+            tenants={tenant.pk: tenant for tenant in Tenant.objects.defer("created_at")},
             route_ids={(route.handler, route.labels_text): pk for pk, route in routes.items()},
         )
         if not _has_written():
             _latest = found
     return found
+
+
+def _readable[M: Model](
+    model: type[M], *json_names: str, unread: Iterable[str] = ()
+) -> Iterator[M]:
+    """Rows whose JSON could have come in through the API, the others left out.
+
+    JSON is read as text: the driver gives up the whole result on one value that Python cannot hold. So it would on a
+    time such as 'infinity', hence `unread`: columns that no reader of the catalog asks for.
+    """
+    texts: dict[str, Any] = {f"{name}_as_text": Cast(name, TextField()) for name in json_names}
+    found = model._default_manager.defer(*json_names, *unread).annotate(**texts)
+    for row in found:
+        try:
+            for name in json_names:
+                setattr(row, name, parse_json(getattr(row, f"{name}_as_text").encode()))
+        except MalformedJson:
+            continue
+        yield row
 
 
 def _are_labels(value: object) -> bool:

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Min, QuerySet, TextField
+from django.db.models import F, Min, Model, QuerySet, TextField
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast
 
 from jobs.conf import conf
@@ -21,7 +22,7 @@ from jobs.database import rows
 from jobs.errors import NotFound
 from jobs.models import DeadLetter, Job, JobEvent
 from jobs.policies.sharding import shard_of_id
-from jobs.queries.lists import plain_time
+from jobs.queries.lists import PlainTime, plain_time
 from jobs.states import EventKind, JobStatus
 
 # Events are written with or after their job. The margin is for a database that moved to a host with a slower clock;
@@ -173,6 +174,9 @@ _JOB_COLUMNS = [field.name for field in fields(JobDetail) if field.name not in _
 _LEASE_COLUMNS = [field.name for field in fields(HeldLease)]
 # JSON is read as text: the driver would give up the whole row on one value that Python cannot hold.
 _JSON_COLUMNS = ("retry", "tags", "payload", "result", "last_error", "labels", "progress")
+# Times of rows that the ORM reads; it would read them as they are stored.
+_EVENT_TIMES = ("at", "due_at")
+_LETTER_TIMES = ("due_at", "died_at", "resolved_at")
 _ELSEWHERE = {
     "tenant": "tenant.slug",
     "lane": "lane.name",
@@ -262,13 +266,14 @@ def job_events(job: JobDetail | Job, *, limit: int = MAX_EVENTS) -> list[JobEven
     """
     events = (
         _events_of(job.id, job.shard, job.created_at)
-        .defer("detail")
-        .annotate(detail_text=Cast("detail", TextField()))
+        .defer("detail", *_EVENT_TIMES)
+        .annotate(detail_text=Cast("detail", TextField()), **_plain(_EVENT_TIMES))
         .order_by("-seq")[:limit]
     )
     found: list[JobEvent] = []
     for event in events:
         event.detail = stored_json(event.detail_text)
+        _put_plain(event, _EVENT_TIMES)
         found.append(event)
     return found[::-1]
 
@@ -327,7 +332,7 @@ def _events_of(job_id: UUID, shard: int, created_at: datetime) -> QuerySet[JobEv
 
 def _first_start(job_id: UUID, shard: int, job: dict[str, Any]) -> datetime | None:
     started = _events_of(job_id, shard, job["created_at"]).filter(kind=EventKind.STARTED)
-    first: datetime | None = started.aggregate(first=Min("at"))["first"]
+    first: datetime | None = started.aggregate(first=PlainTime(Min("at")))["first"]
     return first
 
 
@@ -338,9 +343,23 @@ def _cancel_outcome(job_id: UUID, shard: int, job: dict[str, Any]) -> str | None
     if job["status"] != JobStatus.CANCELLED:
         return None
     events = _events_of(job_id, shard, job["created_at"]).filter(kind=EventKind.CANCELLED)
-    outcome = events.order_by("-seq").values_list("detail__cancel", flat=True).first()
+    told = Cast(KeyTransform("cancel", "detail"), TextField())
+    outcome = stored_json(events.order_by("-seq").values_list(told, flat=True).first())
     return outcome if isinstance(outcome, str) else "cancelled"
 
 
 def _last_death(job_id: UUID, shard: int) -> DeadLetter | None:
-    return DeadLetter.objects.filter(shard=shard, job=job_id).order_by("-died_at", "-id").first()
+    letters = DeadLetter.objects.filter(shard=shard, job=job_id).order_by("-died_at", "-id")
+    letter = letters.defer(*_LETTER_TIMES).annotate(**_plain(_LETTER_TIMES)).first()
+    if letter is not None:
+        _put_plain(letter, _LETTER_TIMES)
+    return letter
+
+
+def _plain(names: tuple[str, ...]) -> dict[str, PlainTime]:
+    return {f"{name}_plain": PlainTime(F(name)) for name in names}
+
+
+def _put_plain(row: Model, names: tuple[str, ...]) -> None:
+    for name in names:
+        setattr(row, name, getattr(row, f"{name}_plain"))

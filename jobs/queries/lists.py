@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import OperationalError, transaction
+from django.db.models import DateTimeField, Func
 
 from jobs.conf import conf
 from jobs.database import rows, sqlstate
@@ -130,6 +131,13 @@ def plain_time(column: str) -> str:
     """SQL for a time that Python can hold: a stored 'infinity' or year 20000 must not end a page."""
     low, high = "timestamptz '1000-01-01 00:00Z'", "timestamptz '9000-01-01 00:00Z'"
     return f"case when {column} is not null then least(greatest({column}, {low}), {high}) end"
+
+
+class PlainTime(Func):
+    """`plain_time` for a queryset."""
+
+    template = plain_time("%(expressions)s")
+    output_field = DateTimeField()
 
 
 # A page wants the plan whose worst case is bounded: an index read in order up to its limit. A planner with old or no

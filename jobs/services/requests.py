@@ -113,10 +113,16 @@ def _number(least: float, most: float) -> Callable[[Any, str], float]:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidField(place, "wrong_type", "must be a number")
         if not least <= value <= most:  # NaN is not in any range
-            raise InvalidField(place, "out_of_range", f"must be from {least:g} to {most:g}")
+            raise InvalidField(
+                place, "out_of_range", f"must be from {_plain(least)} to {_plain(most)}"
+            )
         return float(value)
 
     return parse
+
+
+def _plain(number: float) -> str:
+    return f"{number:.15g}"  # plain `g` writes a year of seconds as 3.16224e+07
 
 
 def _integer(least: int, most: int) -> Callable[[Any, str], int]:

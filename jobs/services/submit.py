@@ -103,7 +103,8 @@ def _resolve_all(
 
 def _new_route(handler: str, labels_text: str, labels: dict[str, str]) -> int:
     """Store a pair of handler and labels that is asked for the first time: it is what pools are matched against."""
-    route, _ = Route.objects.get_or_create(
+    # Its key alone: one that the catalog left out may have labels that cannot be read.
+    route, _ = Route.objects.only("pk").get_or_create(
         handler=handler, labels_text=labels_text, defaults={"labels": labels}
     )
     return route.pk

@@ -14,7 +14,18 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobs.admin.read_only import COUNT_CAP, ReadOnlyAdmin
-from jobs.models import ApiToken, DueEntry, Job, JobEvent, Lane, Pool, SchedulerNode, Tenant
+from jobs.models import (
+    ApiToken,
+    DeadLetter,
+    DueEntry,
+    Job,
+    JobEvent,
+    Lane,
+    Lease,
+    Pool,
+    SchedulerNode,
+    Tenant,
+)
 from jobs.policies.tokens import mint
 from jobs.states import Place
 from tests.console.rows import analyze, clone
@@ -226,3 +237,30 @@ def test_kf50_first_page_and_searches_use_an_index(root: Client) -> None:
                 cursor.execute("explain " + sql)
                 plan = "\n".join(row[0] for row in cursor.fetchall())
             assert "Seq Scan on jobs_job " not in plan + " ", f"{term}\n{sql}\n{plan}"
+
+
+def test_f65_events_and_times_that_python_cannot_hold_are_shown_within_bounds(
+    root: Client, rows: dict[str, Job]
+) -> None:
+    detail = '{"reason": [1], "cause": 5, "error": 7, "cancel": 1%s}' % ("0" * 5_000)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "update jobs_jobevent set at = 'infinity', due_at = '-infinity', detail = %s::jsonb",
+            [detail],
+        )
+        cursor.execute("update jobs_job set due_at = '-infinity', seq = 0")
+        cursor.execute("update jobs_dueentry set due_at = 'infinity'")
+        cursor.execute("update jobs_lease set due_at = 'infinity', expires_at = 'infinity'")
+        cursor.execute("update jobs_deadletter set died_at = 'infinity', due_at = '-infinity'")
+    for job in rows.values():
+        page = root.get(address(Job, "change", job.pk))
+        assert page.status_code == 200
+        text = page.content.decode()
+        assert "1000-01-01 00:00:00 UTC" in text  # the job's due time
+        assert "9000-01-01 00:00:00" in text  # its events' time
+        assert "created" in text
+        console = root.get(reverse("console:job", args=[job.pk]))
+        assert console.status_code == 200
+        assert "cannot be read" not in console.content.decode()
+    for model in (Job, DueEntry, Lease, JobEvent, DeadLetter):
+        assert root.get(address(model, "changelist")).status_code == 200

@@ -186,3 +186,38 @@ def test_a_cancel_refused_for_any_reason_carries_the_job(owner):
     assert assert_problem(owner.cancel(job.pk), 409, "already_finished")["job"]["id"] == str(
         job.pk
     )
+
+
+def only_fault(answer):
+    (fault,) = answer.body["errors"]
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "fault_code"),
+    [
+        ("?includes=events", "unknown_parameter", "unknown"),
+        ("?include=everything", "invalid_parameter", "invalid"),
+    ],
+)
+def test_a_refused_query_parameter_is_named_among_the_errors(owner, path, code, fault_code):
+    answer = owner.get(make_job().pk, path)
+    assert_problem(answer, 400, code)
+    fault = only_fault(answer)
+    assert (fault["pointer"], fault["code"]) == ("", fault_code)
+    assert fault["parameter"] == path[1:].partition("=")[0]
+    assert answer.body["detail"].endswith(f"{fault['detail']}.")
+
+
+def test_a_refused_content_type_is_named_among_the_errors(owner):
+    answer = owner.call("POST", JOBS, REQUEST, content_type="text/plain")
+    assert_problem(answer, 415, "unsupported_media_type")
+    assert only_fault(answer)["pointer"] == ""
+    assert "Content-Type" in only_fault(answer)["detail"]
+
+
+def test_a_request_key_that_differs_from_the_header_is_named_among_the_errors(owner):
+    answer = owner.create(headers={"Idempotency-Key": "one"}, request_key="two")
+    assert_problem(answer, 400, "request_key_mismatch")
+    assert only_fault(answer)["pointer"] == "/request_key"
+    assert "Idempotency-Key" in only_fault(answer)["detail"]

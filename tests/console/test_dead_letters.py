@@ -20,6 +20,7 @@ from jobs.console.words import member
 from jobs.models import DeadLetter, DueEntry, Job, JobEvent
 from jobs.states import Place
 from jobs.transitions.requeue import discard_dead_letter, requeue_dead_letter
+from tests.console.test_look import STYLESHEET
 from tests.factories import dead_letter_of, make_handler, make_job, make_tenant
 
 LETTERS = reverse("console:dead_letters")
@@ -212,3 +213,13 @@ def test_an_empty_list_says_whether_that_is_good_news(staff: Client) -> None:
     before = timezone.now() - timedelta(days=9)
     url = f"{LETTERS}?cursor=older.{int(before.timestamp())}000000.{uuid4().hex}"
     assert "Nothing further" in staff.get(url).content.decode()
+
+
+def test_the_note_says_which_rows_it_is_for_and_stays_in_sight_of_their_buttons(
+    staff: Client,
+) -> None:
+    dead()
+    page = staff.get(LETTERS).content.decode()
+    assert "Note for the rows you act on" in page
+    assert 'class="panel bulk follows"' in page
+    assert re.search(r"\.follows \{ position: sticky;", STYLESHEET.read_text())

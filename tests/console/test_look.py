@@ -100,3 +100,13 @@ def test_every_form_that_posts_carries_its_token_and_every_field_a_label(templat
         assert labelled, field
     for header in re.findall(r"<th\b[^>]*>", text):
         assert "scope=" in header
+
+
+def test_short_names_in_lists_stay_on_one_line_and_filters_are_of_one_height() -> None:
+    css = STYLESHEET.read_text()
+    for template in ("_job_rows.html", "dead_letters.html"):
+        (text,) = (path.read_text() for path in TEMPLATES if path.name == template)
+        for label in ("Handler", "Tenant"):
+            assert f'<td data-label="{label}" class="name">' in text
+    assert re.search(r"\.rows \.name bdi \{[^}]*width: max-content;", css)
+    assert re.search(r"\.filters input \{[^}]*height: 2\.25rem;", css)

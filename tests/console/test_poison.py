@@ -53,7 +53,7 @@ COLUMNS: dict[str, list[str]] = {
     "jobs_job": [
         "due_at = 'infinity'",
         "due_at = '20000-01-01'",
-        "due_at = '-infinity'",
+        "due_at = '-infinity', seq = 0",
         "due_at = '4000-01-01 BC'",
         "created_at = 'infinity', updated_at = '-infinity'",
         "cancel_requested_at = 'infinity', cancel_requested_by = '', cancel_reason = ''",
@@ -75,6 +75,7 @@ COLUMNS: dict[str, list[str]] = {
         "concurrency_key = '', payload_ref = 'javascript:alert(1)'",
     ],
     "jobs_lease": [
+        "started_at = '-infinity', heartbeat_at = 'infinity'",
         "due_at = 'infinity', expires_at = 'infinity'",
         "rank = '-infinity'",
         "heartbeat_at = '-infinity'",
@@ -92,12 +93,17 @@ COLUMNS: dict[str, list[str]] = {
     "jobs_deadletter": [
         "due_at = 'infinity'",
         "job_id = '01a22b0f-0000-7fff-8000-000000000000'",
+        "died_at = 'infinity'",
+        "died_at = '-infinity', resolved_at = 'infinity', resolution = 'discarded'",
         "tenant_id = 987654",
         "attempts = -1, reason = '', error_type = '', message = '', fingerprint = ''",
         f"message = '{LONG}'",
     ],
     "jobs_jobevent": [
         "attempt = -1, token = -1, lease = null, due_at = null",
+        'at = \'infinity\', detail = \'{"reason": [1], "cause": 5, "error": 7}\'',
+        "at = '20000-01-01', due_at = 'infinity'",
+        "due_at = '-infinity'",
         "tenant_id = 987654",
     ],
 }

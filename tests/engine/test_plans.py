@@ -113,9 +113,10 @@ def crowd(request, django_db_setup, django_db_blocker) -> Iterator[Crowd]:
             run(f"truncate {everything}")
             if state is State.EMPTIED:
                 fill()
-                for table in sorted(JOB_TABLES):
-                    run(f"delete from {table}")
-                run(f"vacuum (truncate off) {everything}")
+                run("delete from jobs_dueentry; delete from jobs_lease")
+                for table in ("jobs_dueentry", "jobs_lease"):
+                    run(f"vacuum (truncate off) {table}")
+                run("truncate jobs_job, jobs_jobevent, jobs_deadletter")
             if state is not State.ANALYSED:
                 run(f"analyze {everything}")
             crowd = fill()

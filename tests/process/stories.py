@@ -9,7 +9,7 @@ from uuid import UUID
 from jobs.clock import database_now
 from jobs.models import Job, JobEvent
 from jobs.services.requests import parse_request
-from jobs.services.submit import submit_job
+from jobs.services.submit import submit_jobs
 from jobs.services.verifying import verify_history
 from jobs.states import FINISHED
 from tests.factories import make_tenant
@@ -22,9 +22,20 @@ PROBE_PAYLOAD = {"gate", "leave", "seconds", "raises", "odd_progress"}
 
 def submit(handler: str = "probe.deaf", *, tenant: str = "acme", **fields: Any) -> UUID:
     """Create a job; what a probe reads from its payload may be given beside the fields of the request."""
+    (job_id,) = submit_many(1, handler, tenant=tenant, **fields)
+    return job_id
+
+
+def submit_many(
+    count: int, handler: str = "probe.deaf", *, tenant: str = "acme", **fields: Any
+) -> list[UUID]:
+    """As `submit`, so many equal jobs in one transaction: they are there at one moment."""
     payload = {name: fields.pop(name) for name in PROBE_PAYLOAD & fields.keys()}
     request = parse_request({"handler": handler, "payload": payload, **fields})
-    return submit_job(tenant=make_tenant(tenant), request=request, actor="token:test0001").job_id
+    made = submit_jobs(
+        tenant=make_tenant(tenant), requests=[request] * count, actor="token:test0001"
+    )
+    return [one.job_id for one in made]
 
 
 class Event(NamedTuple):

@@ -84,7 +84,7 @@ def test_kf55_processes_whose_connections_are_cut_again_and_again_go_on(fleet, p
     def connected_again() -> bool:
         return len(sessions()) >= CONNECTIONS
 
-    with few_lines(fleet):
+    with few_lines(fleet, a_second=5.0):  # a line for each that breaks
         for _ in range(CUTS):  # idle
             assert terminate() >= CONNECTIONS
             fleet.until(connected_again, "they have connected again")

@@ -6,6 +6,7 @@ import signal
 from uuid import UUID
 
 import pytest
+from django.db import transaction
 
 from jobs.models import Job, Lease, Worker
 from tests.process.stories import (
@@ -17,6 +18,7 @@ from tests.process.stories import (
     seconds_between,
     story,
     submit,
+    submit_many,
 )
 from tests.support.process import T_REC
 
@@ -61,11 +63,12 @@ def test_kf24_a_stopped_worker_keeps_its_lease_finishes_its_job_and_takes_no_oth
 def test_f04_what_a_stopped_worker_had_not_begun_is_released_at_once_with_its_budget(fleet, probe):
     """A worker at a high rate takes a little ahead. Then come long jobs, so that what it holds ahead cannot begin."""
     slots = 1
-    fleet.scheduler(), fleet.worker("--slots", str(slots))
+    fleet.scheduler()
+    stopped = fleet.worker("--slots", str(slots))
     fleet.ready()
-    quick = [submit() for _ in range(200)]
-    slow = [submit(gate="end", max_attempts=1) for _ in range(20)]
-    stopped = fleet.holder(slow[0])
+    with transaction.atomic():
+        quick = submit_many(400, lane="urgent")
+        slow = submit_many(20, gate="end", max_attempts=1)
     held = Lease.objects.running().filter(job__in=slow)
     fleet.until(
         lambda: len(probe.notes(what="began")) == len(quick) + slots and held.count() > slots,

@@ -69,3 +69,40 @@ def test_s35_user_text_cannot_forge_a_line_or_a_terminal_escape(place):
     text = "".join(lines)
     assert text.isprintable()
     assert "job.succeeded" in text  # shown, but as what it is
+
+
+REFUSE = """
+import logging, logging.config, sys
+from scheduler_site.logs import configuration
+logging.config.dictConfig(configuration(form=sys.argv[1], level=sys.argv[2]))
+log = logging.getLogger("django.request")
+log.warning("Not Found: %s", "/x", extra={"status_code": 404})
+log.error("Internal Server Error: %s", "/y", extra={"status_code": 500})
+try:
+    raise ValueError("Invalid HTTP_HOST header: 'evil.example'.")
+except ValueError as error:
+    refused = logging.getLogger("django.security.DisallowedHost")
+    refused.error(str(error), exc_info=error, extra={"status_code": 400, "request": object()})
+"""
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_of_refusals_no_4xx_is_told_and_a_foreign_host_is_one_line_without_traceback(form):
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSE, form, "INFO"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    failed, refused = done.stderr.splitlines()
+    assert "Internal Server Error: /y" in failed
+    assert "evil.example" in refused
+    assert "WARNING" in refused
+    assert "Traceback" not in refused
+    assert "exc_info" not in refused
+
+
+def test_a_site_that_writes_only_what_is_critical_writes_no_5xx():
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSE, "text", "CRITICAL"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""

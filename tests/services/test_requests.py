@@ -352,3 +352,17 @@ def test_a_python_caller_gives_an_aware_time_of_any_zone():
     assert request.due_at == datetime(2026, 12, 1, tzinfo=UTC)
     assert request.due_at is not None
     assert request.due_at.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("delay_seconds", 1e9, "must be from 0 to 31622400"),
+        ("timeout_seconds", 0, "must be from 0.001 to 86400"),
+        ("priority", 101, "must be from -100 to 100"),
+    ],
+)
+def test_limits_are_written_as_plain_numbers(field, value, words):
+    with pytest.raises(ValidationFailed) as refused:
+        parse_request({"handler": "h", field: value})
+    assert [fault.reason for fault in refused.value.errors] == [words]
