@@ -24,7 +24,7 @@ check: ## format, lint, types, imports, migrations, Django's checks, generated d
 test: ## every test that needs no browser and no extra server
 	$(RUN) pytest
 
-race: ## only the tests with real concurrency
+race: ## only the tests with real concurrency; RACE_ROUNDS=2000 for the full number
 	$(RUN) pytest -m race
 
 process: ## only the tests with real processes
