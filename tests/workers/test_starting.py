@@ -28,7 +28,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *messages: str | None) -> list[str 
             raise OperationalError(message)
 
     monkeypatch.setattr(connection, "ensure_connection", connect)
-    monkeypatch.setattr(process.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
     return left
 
 
