@@ -17,9 +17,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import psutil
+import psycopg
 import pytest
 
 from tests.support.process import MANAGE, PATIENCE_SECONDS, POLL_SECONDS, ROOT
+from workers.quickstart import stack as stacks
+from workers.quickstart.stack import Stack, StackError
 from workers.tied import spawn
 
 pytestmark = [
@@ -94,6 +97,8 @@ class Quickstart:
         self.output, self.mark = folder / "output", str(uuid4())
         kept = {k: v for k, v in os.environ.items() if not k.startswith("DUEKEEPER_")}
         kept.pop("DATABASE_URL", None)
+        # A proxy that is not there: all calls between these processes must go past it.
+        kept |= {"http_proxy": "http://127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}
         flags: list[str | Path] = ["--exit-when-done", "--port", "0"]
         flags += ["--orders", lines, "--data-dir", folder / "data"]
         self._folder = folder
@@ -123,6 +128,10 @@ class Quickstart:
             sql = "select count(*) from deliveries where instr(token, ?)"
             (count,) = ledger.execute(sql, [request_key]).fetchone()
         return int(count)
+
+    def database_url(self) -> str:
+        """As printed at the start."""
+        return self.said().partition("DATABASE_URL='")[2].partition("'")[0]
 
     def until(self, holds: Callable[[], object], what: str) -> None:
         """Wait until `holds()` is true.
@@ -215,8 +224,16 @@ def test_ctrl_c_ends_everything_with_a_report_and_the_next_run_ends_with_balance
     figures = _figures(stopped.said())
     assert figures["unfinished"] >= 1
     assert figures["lost"] == 0
+    assert "they go on at the next start; nothing lost" in stopped.said()
+    assert "BOOKS DO NOT BALANCE" not in stopped.said()
 
     complete = run([CALLED_OFF, *ORDERS])
+    complete.until(lambda: complete.deliveries("receipt-8800"), "the shop's day is under way")
+    with psycopg.connect(complete.database_url(), autocommit=True) as other:
+        other.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where pid <> pg_backend_pid() and backend_type = 'client backend'"
+        )
     assert complete.exit_code(within=90) == 0, complete.tell()
     assert complete.processes() == []
     assert "books balance" in complete.said()
@@ -226,6 +243,68 @@ def test_ctrl_c_ends_everything_with_a_report_and_the_next_run_ends_with_balance
     assert figures["succeeded"] == len(ORDERS) - 1
     assert figures["charges"] >= 6
     assert figures["unfinished"] == 0
+
+
+def test_ctrl_c_before_anything_runs_is_quiet(run):
+    early = run(ORDERS)
+    early.until(lambda: "starting database" in early.said(), "it has begun")
+    early.stop()
+
+    assert early.exit_code(within=30) == 1, early.tell()
+    # A killed initdb's own children notice a moment later.
+    psutil.wait_procs(early.processes(), timeout=PATIENCE_SECONDS)
+    assert early.processes() == []
+    assert "Traceback" not in early.said()
+    assert "Error" not in early.said()
+
+
+def test_a_database_server_that_ended_ends_the_run_with_one_sentence(run):
+    orphan = run([CAMPAIGN])
+    orphan.until(lambda: orphan.deliveries("campaign-1"), "the campaign is under way")
+    for process in orphan.processes():
+        if _name(process) == "postgres":
+            process.kill()
+
+    assert orphan.exit_code(within=60) == 1, orphan.tell()
+    assert orphan.processes() == []
+    assert "The database server ended" in orphan.said()
+    assert "Traceback" not in orphan.said()
+
+
+def _stack(folder: Path, said: list[str]) -> Stack:
+    return Stack(folder=folder, env={}, say=said.append, stopping=lambda: False)
+
+
+def _watch_until_it_gives_up(stack: Stack) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        stack.watch()
+        time.sleep(POLL_SECONDS)
+
+
+def test_a_child_with_a_wrong_configuration_is_not_started_again(tmp_path):
+    said: list[str] = []
+    with _stack(tmp_path, said) as stack:
+        stack.start("worker", sys.executable, "-c", "print('no such lane'); raise SystemExit(78)")
+        with pytest.raises(StackError, match=r"worker\.log\n  no such lane"):
+            _watch_until_it_gives_up(stack)
+    assert said == []
+
+
+def test_a_child_that_dies_at_once_is_started_later_and_later_and_then_given_up(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(stacks, "FIRST_PAUSE_SECONDS", 0.001)
+    said: list[str] = []
+    files = psutil.Process().num_fds()
+    with _stack(tmp_path, said) as stack:
+        stack.start("worker", sys.executable, "-c", "raise SystemExit(3)")
+        with pytest.raises(StackError, match="8 times in a row"):
+            _watch_until_it_gives_up(stack)
+    assert psutil.Process().num_fds() == files
+    assert [line.rpartition(" in ")[2] for line in said if "starts again" in line] == [
+        f"{2**n / 1000:g} s" for n in range(7)
+    ]
 
 
 def _name(process: psutil.Process) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +14,7 @@ from examples.books import Books, balance
 from jobs.database import rows
 from jobs.models import Job
 from workers.quickstart.demo import TENANTS
+from workers.quickstart.loopback import fetch_json
 
 NOW = """
 select (select count(*) from jobs_dueentry where due_at > statement_timestamp()),
@@ -81,11 +80,23 @@ class Report:
     """How a run ended: the books, and what the engine had to do to keep them."""
 
     books: Books
+    stopped_early: bool  # then unfinished jobs are no discrepancy: they go on at the next start
     stale_completions_refused: int
     recoveries: list[float]  # seconds, ascending
 
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong: lost jobs, missing or doubled effects; of a complete run, unfinished jobs too."""
+        return [
+            problem
+            for problem in self.books.problems
+            if not (self.stopped_early and problem.startswith("unfinished: "))
+        ]
 
-def report(accepted: Mapping[str, str], provider_url: str, *, since: datetime) -> Report:
+
+def report(
+    accepted: Mapping[str, str], provider_url: str, *, since: datetime, stopped_early: bool
+) -> Report:
     """Compare accepted requests, job rows and the provider's own store.
 
     Args:
@@ -93,10 +104,12 @@ def report(accepted: Mapping[str, str], provider_url: str, *, since: datetime) -
         provider_url: Base URL of the payment provider.
         since: When the run began, aware. What an earlier run, stopped by Ctrl-C, had left was carried on in this one
             and has its effects at this run's provider.
+        stopped_early: Ctrl-C came; jobs may be unfinished.
+
+    Raises:
+        OSError: The provider does not answer.
     """
-    address = f"{provider_url}/report?tokens=1"
-    with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 (our own process on loopback)
-        seen: dict[str, Any] = json.load(answer)
+    seen = fetch_json(f"{provider_url}/report?tokens=1")
     ids = _ids(accepted.values())
     carried_on = Q(tenant__slug__in=TENANTS) & (Q(finished_at=None) | Q(finished_at__gte=since))
     jobs = [
@@ -113,6 +126,7 @@ def report(accepted: Mapping[str, str], provider_url: str, *, since: datetime) -
     ((rejected,),) = rows(REJECTED, {"jobs": ids})
     return Report(
         books=balance(accepted=accepted, jobs=jobs, provider_report=seen),
+        stopped_early=stopped_early,
         stale_completions_refused=rejected,
         recoveries=[seconds for (seconds,) in rows(RECOVERIES, {"jobs": ids})],
     )

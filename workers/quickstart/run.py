@@ -13,13 +13,18 @@ from types import FrameType
 
 from django.conf import settings
 from django.core.management import call_command
+from django.db import DatabaseError, InterfaceError
 
+from jobs.database import is_unavailable
 from jobs.models import Handler
-from workers.quickstart.demo import TENANTS, USER, Demo, prepare
-from workers.quickstart.figures import look, report
+from workers.quickstart.demo import Demo, prepare
+from workers.quickstart.figures import Report, look, report
+from workers.quickstart.greeting import greeting
+from workers.quickstart.loopback import free_port, wait_for_web
 from workers.quickstart.orders import Shop
+from workers.quickstart.outage import Outage, first_line
 from workers.quickstart.screen import Screen
-from workers.quickstart.stack import Stack, StackError, free_port, wait_for_web
+from workers.quickstart.stack import Stack, StackError, Stopped
 
 # A short lease, so that a worker killed by hand is recovered from while one watches. Production keeps 30 s.
 LEASES = {
@@ -30,6 +35,10 @@ LEASES = {
 }
 PROVIDER = ("--delay-ms", "40", "--fail-every", "25")
 TURN_SECONDS = 0.25
+REPORT_SECONDS = 20.0  # how long the report waits for a database or a provider that is away
+DATABASE_ENDED = (
+    signal.SIGUSR1
+)  # from the owner of an embedded server: there is nothing left to wait for
 
 
 class Quickstart:
@@ -41,25 +50,45 @@ class Quickstart:
         """`orders` holds one create request a line, with the tenant's slug; None means no shop."""
         self._port, self._folder = port, folder
         self._orders, self._exit_when_done = orders, exit_when_done
-        self._stopping = False
+        self._stopping = self._database_ended = False
         self._screen = Screen()
+        self._outage = Outage(self._screen.happened)
 
     def run(self) -> int:
         """Run until Ctrl-C, or until the orders are done; returns the exit code.
 
         Raises:
-            StackError: A process did not come up.
+            StackError: A process did not come up, or keeps dying; or there is no database at the start.
         """
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, DATABASE_ENDED):
             signal.signal(number, self._stop)
         self._folder.mkdir(parents=True, exist_ok=True)
         port = free_port(self._port)
-        call_command("migrate", verbosity=0, interactive=False)
-        demo = prepare()
-        with Stack(folder=self._folder, env=self._env(), say=self._screen.happened) as stack:
-            return self._run(stack, demo, f"http://127.0.0.1:{port}", port)
+        try:
+            demo = self._prepare()
+            with Stack(
+                folder=self._folder,
+                env=self._env(),
+                say=self._screen.happened,
+                stopping=lambda: self._stopping,
+            ) as stack:
+                return self._run(stack, demo, f"http://127.0.0.1:{port}", port)
+        except Stopped:
+            return int(self._exit_when_done or self._database_ended)
+
+    def _prepare(self) -> Demo:
+        self._screen.say("preparing tables …")
+        try:
+            call_command("migrate", verbosity=0, interactive=False)
+            return prepare()
+        except (DatabaseError, InterfaceError) as error:
+            if not is_unavailable(error):
+                raise
+            raise StackError(f"The database does not answer: {first_line(error)}") from error
 
     def _run(self, stack: Stack, demo: Demo, url: str, port: int) -> int:
+        stack.raise_if_stopping()
+        self._screen.say("starting web, scheduler, worker …")
         provider_url = ""
         if self._orders:
             provider_folder = self._folder / "provider"
@@ -68,25 +97,31 @@ class Quickstart:
             stack.env.update(SHOP_PROVIDER_URL=provider_url, DUEKEEPER_APPS="examples.shop")
         self._start(stack, port)
         wait_for_web(f"{url}/console/login/", stack)
-        self._introduce(url, demo)
+        for line in greeting(
+            demo,
+            url=url,
+            worker_pid=stack.children["worker"].process.pid,
+            logs=self._folder / "logs",
+            database_url=os.environ["DATABASE_URL"],
+        ):
+            self._screen.say(line)
         if not self._orders:
             while not self._stopping:
                 stack.watch()
                 time.sleep(TURN_SECONDS)
-            return 0
+            return int(self._database_ended)
         self._wait_for_handlers(stack)
-        shop = Shop(
-            orders=self._orders,
-            url=url,
-            tokens=demo.tokens,
-            key_suffix=demo.run,
-        )
+        shop = Shop(orders=self._orders, url=url, tokens=demo.tokens, key_suffix=demo.run)
         shop.start()
         with self._screen:
             while not self._stopping and not self._turn(stack, shop):
                 time.sleep(TURN_SECONDS)
+        if self._database_ended:
+            return 1
+        self._screen.say("stopping: the shop, then worker and scheduler; then the report …")
         shop.stop()
-        return self._end(shop, demo, provider_url)
+        stack.stop("scheduler", "worker")  # the provider stays: it has the other half of the books
+        return self._end(stack, shop, demo, provider_url)
 
     def _start(self, stack: Stack, port: int) -> None:
         manage = str(Path(settings.BASE_DIR) / "manage.py")
@@ -100,44 +135,59 @@ class Quickstart:
     def _turn(self, stack: Stack, shop: Shop) -> bool:
         """One look; True when this run is over."""
         stack.watch()
-        figures = look(list(shop.accepted.values()))
+        figures = self._outage.ask(lambda: look(list(shop.accepted.values())))
         self._screen.show(
             figures,
             accepted=len(shop.accepted),
             replayed=shop.replayed,
             refused=len(shop.refused),
         )
-        done = shop.done.is_set() and sum(figures.finished.values()) >= len(shop.accepted)
-        return done and self._exit_when_done
+        if figures is None or not shop.done.is_set():
+            return False
+        return self._exit_when_done and sum(figures.finished.values()) >= len(shop.accepted)
 
-    def _end(self, shop: Shop, demo: Demo, provider_url: str) -> int:
+    def _end(self, stack: Stack, shop: Shop, demo: Demo, provider_url: str) -> int:
         for line in shop.refused:
             self._screen.say(f"refused: {line}")
-        found = report(shop.accepted, provider_url, since=demo.began_at)
-        self._screen.report(found)
-        if not self._exit_when_done:
-            return 0
-        return 0 if found.books.balanced and not shop.refused and not self._stopping else 1
+        found = self._report(stack, shop, demo, provider_url)
+        if found is None:
+            self._screen.say("No report: database or provider is away. The jobs are kept.")
+            return 1
+        self._screen.report(found, replayed=shop.replayed)
+        incomplete = bool(shop.refused) or self._stopping
+        return int(bool(found.problems) or (self._exit_when_done and incomplete))
 
-    def _introduce(self, url: str, demo: Demo) -> None:
-        slug = next(iter(TENANTS))
-        say = self._screen.say
-        say(f"console  {url}/console/   user {USER}, password {demo.password}")
-        say(f"admin    {url}/admin/")
-        say(f"API      {url}/api/v1/jobs   token of {slug}: {demo.tokens[slug]}")
-        say(
-            f"try      curl -sS {url}/api/v1/jobs -H 'Authorization: Bearer {demo.tokens[slug]}'"
-            " -H 'Content-Type: application/json'"
-            """ -d '{"handler":"billing.receipt","payload":{"to":"you@example.com"},"delay_seconds":5}'"""
-        )
-        say(f"logs     {self._folder / 'logs'}")
+    def _report(self, stack: Stack, shop: Shop, demo: Demo, provider_url: str) -> Report | None:
+        deadline = time.monotonic() + REPORT_SECONDS
+        while time.monotonic() < deadline and not self._database_ended:
+            stack.watch()  # the provider may have died too
+            try:
+                found = self._outage.ask(
+                    lambda: report(
+                        dict(shop.accepted),
+                        provider_url,
+                        since=demo.began_at,
+                        stopped_early=self._stopping,
+                    )
+                )
+            except OSError as error:
+                self._screen.say(f"no answer of the provider: {error}")
+                found = None
+            if found is not None:
+                return found
+            time.sleep(TURN_SECONDS)
+        return None
 
     def _wait_for_handlers(self, stack: Stack) -> None:
         """Orders name handlers, and only a worker that has started makes a name known."""
+        known = Handler.objects.filter(name="billing.charge")
         deadline = time.monotonic() + 60
-        while not Handler.objects.filter(name="billing.charge").exists():
-            if time.monotonic() > deadline or self._stopping:
-                raise StackError("No worker registered its handlers; see worker.log in the logs.")
+        while not self._outage.ask(known.exists):
+            stack.raise_if_stopping()
+            if self._outage.away:
+                deadline = time.monotonic() + 60  # not the worker's fault
+            elif time.monotonic() > deadline:
+                raise stack.failure("worker", "No worker registered its handlers within 60 s")
             stack.watch()
             time.sleep(0.1)
 
@@ -150,4 +200,5 @@ class Quickstart:
         return {name: os.environ.get(name, value) for name, value in LEASES.items()} | fixed
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._database_ended = self._database_ended or number == DATABASE_ENDED
         self._stopping = True

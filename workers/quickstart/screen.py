@@ -31,6 +31,7 @@ class Screen:
         self._news: deque[str] = deque(maxlen=5)
         self._live = Live(console=self._console, refresh_per_second=4, auto_refresh=False)
         self._line_at = 0.0
+        self._figures: Figures | None = None  # the last ones
 
     def __enter__(self) -> Screen:
         if self._console.is_terminal:
@@ -52,19 +53,30 @@ class Screen:
         else:
             self.say(text)
 
-    def show(self, figures: Figures, *, accepted: int, replayed: int, refused: int) -> None:
-        """The present state."""
+    def show(self, figures: Figures | None, *, accepted: int, replayed: int, refused: int) -> None:
+        """The present state; None while the database is away, when the last figures stay."""
+        away, self._figures = figures is None, figures or self._figures
         if self._live.is_started:
-            self._live.update(self._table(figures, accepted, replayed, refused), refresh=True)
-        elif time.monotonic() >= self._line_at:
+            parts = [Text(line, "dim") for line in self._news]
+            if away:
+                parts.insert(0, Text("database away: these are its last figures", "bold yellow"))
+            if self._figures:
+                self._live.update(
+                    Group(self._table(self._figures, accepted, replayed, refused), *parts),
+                    refresh=True,
+                )
+            else:
+                self._live.update(Group(*parts), refresh=True)
+        elif figures and time.monotonic() >= self._line_at:
             self._line_at = time.monotonic() + LINE_SECONDS
             self.say(self._line(figures, accepted))
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report, *, replayed: int) -> None:
         """The books of the run."""
         books, table = report.books, Table(show_header=False, box=None, pad_edge=False)
         lines: list[tuple[str, object]] = [
             ("accepted", books.accepted),
+            ("replayed", replayed),
             ("succeeded", books.succeeded),
             ("dead", books.dead),
             ("cancelled", books.cancelled),
@@ -80,10 +92,16 @@ class Screen:
         ]
         for name, value in lines:
             table.add_row(name, str(value))
-        verdict = Text("books balance", "bold green")
-        if not books.balanced:
-            verdict = Text("\n".join(["BOOKS DO NOT BALANCE", *books.problems]), "bold red")
-        self._console.print(Panel(Group(table, Text(), verdict), title="report", expand=False))
+        panel = Panel(Group(table, Text(), self._verdict(report)), title="report", expand=False)
+        self._console.print(panel)
+
+    def _verdict(self, report: Report) -> Text:
+        if report.problems:
+            return Text("\n".join(["BOOKS DO NOT BALANCE", *report.problems]), "bold red")
+        if unfinished := report.books.unfinished:
+            go_on = "they go on at the next start; nothing lost"
+            return Text(f"stopped early: {unfinished} unfinished, {go_on}", "bold yellow")
+        return Text("books balance", "bold green")
 
     def _recoveries(self, found: list[float]) -> str:
         if not found:
@@ -109,12 +127,7 @@ class Screen:
         for name, _, _ in columns:
             table.add_column(name, justify="right")
         table.add_row(*(Text(str(count), style) for _, count, style in columns))
-        return Group(
-            table,
-            Text(self._lag(figures)),
-            Text(self._oldest(figures)),
-            *(Text(line, "dim") for line in self._news),
-        )
+        return Group(table, Text(self._lag(figures)), Text(self._oldest(figures)))
 
     def _line(self, figures: Figures, accepted: int) -> str:
         done = ", ".join(f"{count} {status}" for status, count in sorted(figures.finished.items()))
