@@ -15,7 +15,7 @@ from jobs.states import Place
 from tests.api.caller import JOBS, REQUEST, assert_problem, call
 from tests.factories import make_job
 
-SECRET = "select secret_hash from jobs_apitoken /work/jobs/api.py"
+SECRET = "select secret_hash from jobs_apitoken /srv/app/jobs/api.py"
 
 
 def failing(error):
