@@ -51,7 +51,7 @@ class Scheduler:
         self._once = once
         self._own_at = self._reap_at = self._partitions_at = 0.0
         self._pause, self._left_over = FIRST_PAUSE_SECONDS, False
-        self._loop = Loop("scheduler", self._turn)
+        self._loop = Loop("scheduler", self._turn, max_backoff_seconds=1.0)
         self._listener = Listener(telemetry.CHANNEL_DUE, lambda _: self._loop.wake())
 
     def run(self) -> None:

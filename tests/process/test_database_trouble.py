@@ -29,6 +29,7 @@ pytestmark = pytest.mark.process
 TERMINATE = """
 select count(pg_terminate_backend(pid)) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and query ~ %(query)s"""
+TERMINATE_ONE = "select pg_terminate_backend(%(pid)s)"
 COUNT = """select count(*) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and query ~ %(query)s"""
 SESSIONS = """
@@ -75,6 +76,20 @@ def outage() -> Iterator[None]:
             yield
         finally:
             server.execute(f"alter database {name} with allow_connections true")
+
+
+@contextmanager
+def demotion() -> Iterator[None]:
+    """Every session of the server but the test's own becomes read-only, and none is cut."""
+    with connection.cursor() as server:
+        server.execute("set default_transaction_read_only = off")
+        server.execute("alter system set default_transaction_read_only = on")
+        server.execute("select pg_reload_conf()")
+        try:
+            yield
+        finally:
+            server.execute("alter system reset default_transaction_read_only")
+            server.execute("select pg_reload_conf()")
 
 
 def test_kf55_processes_whose_connections_are_cut_again_and_again_go_on(fleet, probe):
@@ -133,6 +148,31 @@ def test_kf55_a_database_that_is_away_for_longer_than_a_lease_costs_a_job_one_mo
     assert_at_rest()
 
 
+def test_f38_work_goes_on_soon_after_a_server_that_refused_writes_takes_them_again(
+    fleet, database_url
+):
+    if "?host=" not in database_url:
+        pytest.skip("changes the whole server, so only on one of its own")
+    fleet.scheduler(), fleet.worker("--slots", "2")
+    fleet.ready()
+    with few_lines(fleet):
+        with demotion():
+            job = submit()
+            fleet.until(
+                lambda: all("read-only" in each.log.read_text() for each in fleet.processes),
+                "both are refused",
+            )
+            long_enough = time.monotonic() + 3.0
+            fleet.until(lambda: time.monotonic() > long_enough, "their pauses have grown")
+        back_at = database_now()
+        fleet.until(lambda: finished(job), "the job is finished")
+
+    (succeeded,) = events(job, "succeeded")
+    assert seconds_between(back_at, succeeded.at) <= 3.0
+    assert not any(process.ended for process in fleet.processes)
+    assert_at_rest()
+
+
 def test_f39_connections_cut_at_random_under_load_lose_nothing_and_double_nothing(fleet, probe):
     rng = random.Random(SEED)
     fleet.scheduler(), fleet.worker("--slots", "4"), fleet.worker("--slots", "4")
@@ -140,13 +180,12 @@ def test_f39_connections_cut_at_random_under_load_lose_nothing_and_double_nothin
     jobs, cut = [], 0
     with few_lines(fleet, a_second=5.0):
         for _ in range(RANDOM_CUTS):
-            jobs += [submit(seconds=0.05, tenant=f"shop-{n}", max_attempts=20) for n in range(4)]
             seen = len(probe.notes())
+            jobs += [submit(seconds=0.05, tenant=f"shop-{n}", max_attempts=20) for n in range(4)]
             fleet.until(lambda seen=seen: len(probe.notes()) > seen, "work goes on")
             time.sleep(rng.uniform(0, 0.1))  # where in it the cut strikes
-            cut += rows("select pg_terminate_backend(%(pid)s)", {"pid": rng.choice(sessions())})[
-                0
-            ][0]
+            ((was_there,),) = rows(TERMINATE_ONE, {"pid": rng.choice(sessions())})
+            cut += was_there
         fleet.until(lambda: finished(*jobs), f"all jobs are finished (seed {SEED})")
 
     assert cut >= RANDOM_CUTS - 5  # one that has just ended by itself is not cut
@@ -157,10 +196,10 @@ def test_f39_connections_cut_at_random_under_load_lose_nothing_and_double_nothin
 
 def test_f39_a_take_whose_answer_is_lost_costs_the_job_no_attempt(fleet, probe):
     """Committed, and the worker never hears of it: the lease is its own, and nothing has begun."""
-    fleet.scheduler()
+    fleet.scheduler(lease_ttl_seconds=20.0)  # so long it believes in a silent worker
     first = fleet.worker()
     fleet.ready()
-    first.kill()  # its row still counts as alive, so work is published for it
+    first.kill()  # work is still published for it
     job = submit(max_attempts=1)
     fleet.until(lambda: happened(job, "leased"), "the job is published")
     fleet.worker(failpoints="take.take_batch:committed=raise")

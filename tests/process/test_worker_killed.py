@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -33,7 +34,9 @@ BLOCKED_BY_ME = """
 select pid from pg_stat_activity
 where datname = current_database() and pg_backend_pid() = any(pg_blocking_pids(pid))"""
 ALIVE = "select pid from pg_stat_activity where pid = %(pid)s"
-SEED, KILLS, JOBS_A_KILL, JOB_SECONDS = 22, 10, 8, 0.15
+# The figure promised is 200 (PROCESS_KILLS=200 make process); an ordinary run does fewer.
+KILLS = int(os.environ.get("PROCESS_KILLS") or 10)
+SEED, JOBS_A_KILL, JOB_SECONDS = 22, 8, 0.15
 
 
 def orphans() -> int:
@@ -92,11 +95,13 @@ def test_f12_a_worker_restarted_at_once_on_the_same_host_inherits_no_lease(fleet
 def test_kf22_an_exit_right_after_the_claim_costs_the_job_no_attempt(fleet, probe):
     publish_ttl = 1.0
     scheduler = fleet.scheduler(
-        publish_ttl_seconds=publish_ttl, failpoints="claim.claim_batch:committed=kill"
+        failpoints="claim.claim_batch:committed=kill",
+        publish_ttl_seconds=publish_ttl,
+        lease_ttl_seconds=20.0,  # so long it believes in a silent worker
     )
     worker = fleet.worker()
     fleet.ready()
-    worker.kill()  # its row still counts as alive, so work is published for it; nobody takes it
+    worker.kill()  # work is still published for it, and nobody takes it
     scheduler.may_end = True
     job = submit(max_attempts=1)
     assert scheduler.exit_code() == -signal.SIGKILL
@@ -149,6 +154,7 @@ def test_kf22_a_claim_that_is_cut_before_its_commit_leaves_the_job_where_it_was(
     assert_at_rest()
 
 
+@pytest.mark.timeout(120 + 4 * KILLS)
 def test_kf22_kills_at_random_leave_no_job_between_two_places(fleet, probe):
     """Workers and schedulers die by turns while they work, and are started again at once."""
     rng = random.Random(SEED)
@@ -156,11 +162,11 @@ def test_kf22_kills_at_random_leave_no_job_between_two_places(fleet, probe):
     fleet.ready()
     jobs: list[UUID] = []
     for kill in range(KILLS):
+        seen = len(probe.notes(what="began"))
         jobs += [
             submit(tenant=f"shop-{n}", seconds=JOB_SECONDS, max_attempts=KILLS + 1)
             for n in range(JOBS_A_KILL)
         ]
-        seen = len(probe.notes(what="began"))
         fleet.until(lambda seen=seen: len(probe.notes(what="began")) > seen, "work goes on")
         time.sleep(rng.uniform(0, JOB_SECONDS))  # where in its work the kill strikes
         victim = alive.pop(0 if kill % 5 == 4 else rng.randrange(1, len(alive)))
