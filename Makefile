@@ -6,7 +6,7 @@ RUN := uv run
 unexport DATABASE_URL DUEKEEPER_SECRET_KEY
 
 .DEFAULT_GOAL := help
-.PHONY: help check test race process docs lock
+.PHONY: help check test race process mutations docs lock
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -29,6 +29,9 @@ race: ## only the tests with real concurrency; RACE_ROUNDS=2000 for the full num
 
 process: ## only the tests with real processes
 	$(RUN) pytest -m process
+
+mutations: ## write known faults into a copy of the project, one at a time; the tests must notice each
+	$(RUN) python -m tests.mutations
 
 docs: ## write the generated documents again
 	$(RUN) python .ci/docs.py

@@ -185,7 +185,7 @@ def test_kf37_a_requeue_keeps_the_errors_the_key_and_the_payload():
     run(it, now + timedelta(hours=1), complete_jobs, results=lambda lease: {lease: None})
 
     job = it.job
-    assert (job.status, job.attempt) == ("succeeded", 4)
+    assert (job.status, job.attempt, job.attempt_limit) == ("succeeded", 4, 3 + 3)
     assert Job.objects.filter(pk=it.job_id).values(*before)[0] == before
     history = story(it.job_id)
     failed = [told for told in history if told.kind in ("failed", "dead")]

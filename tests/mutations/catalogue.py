@@ -1,0 +1,584 @@
+"""Faults that somebody could write into the engine, and the tests that must notice each.
+
+A change names its old text exactly. When that code moves on, the list fails until it follows; it cannot rot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+# Where tests live; a name alone runs the whole file.
+MACHINE = "tests/stateful/test_state_machine.py"
+CLAIM, TAKE = "tests/transitions/test_claim.py", "tests/transitions/test_take.py"
+FINISH, CANCEL = "tests/transitions/test_finish.py", "tests/transitions/test_cancel.py"
+EXPIRE, EXTEND = "tests/transitions/test_lease_expire.py", "tests/transitions/test_lease_extend.py"
+RELEASE, REQUEUE = "tests/transitions/test_lease_release.py", "tests/transitions/test_requeue.py"
+REJECT, EDIT = "tests/transitions/test_reject_completion.py", "tests/transitions/test_edit.py"
+DISPATCH, OUTCOMES = "tests/services/test_dispatch.py", "tests/services/test_outcomes.py"
+REAPING, SUBMIT = "tests/services/test_reaping.py", "tests/services/test_submit.py"
+RETRY, ROUTING = "tests/unit/test_retry.py", "tests/unit/test_routing.py"
+HISTORY = "tests/unit/test_history.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One replacement in one file; `old` occurs in it exactly once."""
+
+    file: str
+    old: str
+    new: str
+
+    def applied(self, folder: Path) -> str:
+        """The file with the change made.
+
+        Raises:
+            ValueError: The old text is not there, or not once.
+        """
+        text = (folder / self.file).read_text()
+        if (times := text.count(self.old)) != 1:
+            raise ValueError(f"{self.file} has {times} times: {self.old}")
+        return text.replace(self.old, self.new)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """A fault by name, the changes that make it, and the tests of which at least one must fail."""
+
+    name: str
+    changes: tuple[Change, ...]
+    tests: tuple[str, ...]
+
+
+def mutation(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
+    """A fault of one change."""
+    return Mutation(name, (Change(file, old, new),), tests)
+
+
+T = "jobs/transitions/"
+MUTATIONS: tuple[Mutation, ...] = (
+    # --- claim ---
+    Mutation(
+        "claim reads first and writes without a guard",
+        (
+            Change(
+                T + "claim.py", '        .select_for_update(skip_locked=True, of=("self",))\n', ""
+            ),
+            Change(
+                T + "claim.py",
+                """    delete from jobs_dueentry where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[])
+    returning job_id, shard, route_id, lane_id, priority, tenant_id, due_at, concurrency_key
+), moved""",
+                """    select job_id, shard, route_id, lane_id, priority, tenant_id, due_at, concurrency_key
+    from jobs_dueentry where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[])
+), gone as (
+    delete from jobs_dueentry where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[])
+), moved""",
+            ),
+            Change(
+                T + "claim.py",
+                "where job.shard = taken.shard and job.id = taken.job_id and job.status = 'scheduled'",
+                "where job.shard = taken.shard and job.id = taken.job_id",
+            ),
+        ),
+        (
+            "tests/race/test_claim_races.py::test_f15_thirty_two_claimers_of_eight_rows_never_claim_one_twice",
+        ),
+    ),
+    mutation(
+        "claim waits for rows that others hold",
+        T + "claim.py",
+        'select_for_update(skip_locked=True, of=("self",))',
+        'select_for_update(of=("self",))',
+        "tests/race/test_losers.py::test_a_claim_passes_by_an_entry_that_is_just_being_moved",
+    ),
+    mutation(
+        "claim ignores the due time",
+        T + "claim.py",
+        "DueEntry.objects.in_shards(shards).due(now)",
+        "DueEntry.objects.in_shards(shards)",
+        *(CLAIM, MACHINE),
+    ),
+    mutation(
+        "claim reaches into other shards",
+        T + "claim.py",
+        "DueEntry.objects.in_shards(shards).due(now)",
+        "DueEntry.objects.due(now)",
+        *(CLAIM, "tests/engine/test_captured_sql.py"),
+    ),
+    mutation(
+        "claim reuses the token of the attempt before",
+        T + "claim.py",
+        "lease_token = job.lease_token + 1",
+        "lease_token = greatest(1, job.lease_token)",
+        *(MACHINE, FINISH),
+    ),
+    mutation(
+        "every claim of a job has the same lease id",
+        T + "claim.py",
+        "md5(%(nonce)s || job.id::text)::uuid",
+        "md5(job.id::text)::uuid",
+        *(CLAIM, MACHINE),
+    ),
+    mutation(
+        "claim order forgets the head start of lanes",
+        "jobs/queries/candidates.py",
+        "order by entry.due_at - (coalesce(lane.head_start_seconds, 0) + entry.priority) * interval",
+        "order by entry.due_at - entry.priority * interval",
+        *("tests/queries/test_candidates.py", MACHINE),
+    ),
+    Mutation(
+        "scan remembers where it stopped and never looks back",
+        (
+            Change(
+                "jobs/queries/candidates.py",
+                "and entry.due_at <= {NOW_SQL} and entry.route_id",
+                "and entry.due_at <= {NOW_SQL} and entry.due_at >= any(%(seen)s::timestamptz[]) and entry.route_id",
+            ),
+            Change(
+                "jobs/queries/candidates.py",
+                """    params = {"shards": list(shards), "routes": list(route_ids), "limit": limit, "now": now}
+    return [job_id for (job_id,) in rows(CANDIDATES, params)]""",
+                """    params = {"shards": list(shards), "routes": list(route_ids), "limit": limit, "now": now}
+    found = [job_id for (job_id,) in rows(CANDIDATES, {**params, "seen": SEEN})]
+    newest = "select max(due_at) from jobs_dueentry where shard = any(%(shards)s) and job_id = any(%(jobs)s)"
+    if found:
+        SEEN[:] = [rows(newest, {"shards": list(shards), "jobs": found})[0][0]]
+    return found
+
+
+SEEN = [datetime.fromisoformat("1970-01-01T00:00:00+00:00")]""",
+            ),
+        ),
+        ("tests/race/test_late_commits.py",),
+    ),
+    mutation(
+        "a full batch leaves nothing for the other pool",
+        "jobs/services/dispatch.py",
+        "            done.blocked = True  # perhaps; asking costs a scan, looking again soon does not\n            continue",
+        "            done.blocked = True\n            break",
+        DISPATCH + "::test_kf39_a_full_pool_never_stands_before_an_idle_one",
+    ),
+    # --- routing ---
+    mutation(
+        "any label is enough instead of all",
+        "jobs/policies/routing.py",
+        "return needed.items() <= offered.items() and exclusive",
+        "return (not needed or bool(needed.items() & offered.items())) and exclusive",
+        *(ROUTING, DISPATCH),
+    ),
+    mutation(
+        "exclusive pools take plain work",
+        "jobs/policies/routing.py",
+        "return needed.items() <= offered.items() and exclusive.items() <= needed.items()",
+        "return needed.items() <= offered.items()",
+        *(ROUTING, DISPATCH),
+    ),
+    mutation(
+        "work goes to a pool that does not know its handler",
+        "jobs/policies/routing.py",
+        "        if handler in pool.handlers\n        and can_run(",
+        "        if can_run(",
+        *(ROUTING, MACHINE),
+    ),
+    # --- take ---
+    mutation(
+        "take does not lock what it chooses",
+        T + "take.py",
+        "order by rank limit %(limit)s for update skip locked))",
+        "order by rank limit %(limit)s))",
+        "tests/race/test_claim_races.py::test_f15_thirty_two_takers_of_eight_leases_never_take_one_twice",
+        "tests/race/test_losers.py::test_a_take_passes_by_a_lease_that_another_worker_is_just_taking",
+    ),
+    mutation(
+        "take looks into other pools",
+        T + "take.py",
+        "and pool_id = %(pool)s and worker is null",
+        "and worker is null",
+        *(TAKE, MACHINE),
+    ),
+    mutation(
+        "take hands out handlers that the worker does not know",
+        T + "take.py",
+        "\n            and route_id = any(array(select id from jobs_route where handler = any(%(handlers)s)))",
+        "",
+        *(TAKE, MACHINE),
+    ),
+    mutation(
+        "take ignores that a cancel was asked",
+        T + "take.py",
+        "and worker is null and not cancel_requested",
+        "and worker is null",
+        TAKE,
+    ),
+    Mutation(
+        "a lease runs by the worker's clock",
+        (
+            Change(
+                T + "take.py",
+                '        "now": now,\n',
+                '        "now": now or datetime.now().astimezone(),\n',
+            ),
+        ),
+        ("tests/engine/test_clocks.py",),
+    ),
+    mutation(
+        "a repeated attempt looks new to its receiver",
+        "workers/handlers.py",
+        'return f"{self.tenant}/{self._taken.request_key or self._taken.job_id}"',
+        'return f"{self.tenant}/{self._taken.request_key or self._taken.job_id}/{self.attempt}"',
+        "tests/workers/test_handlers.py",
+    ),
+    # --- reports ---
+    mutation(
+        "any worker may report any lease",
+        T + "statements.py",
+        '"worker = %(worker)s"  # the holder',
+        '"worker is not null"  # the holder',
+        *(FINISH, MACHINE),
+    ),
+    mutation(
+        "a completion need not come from the holder",
+        T + "finish.py",
+        "    guard=HELD,\n    end=JobStatus.SUCCEEDED,",
+        '    guard="true",\n    end=JobStatus.SUCCEEDED,',
+        *(OUTCOMES, MACHINE),
+    ),
+    mutation(
+        "a heartbeat extends leases of others",
+        T + "lease.py",
+        "and id = any(%(leases)s::uuid[]) and worker = %(worker)s\nreturning id, cancel_requested",
+        "and id = any(%(leases)s::uuid[])\nreturning id, cancel_requested",
+        *(EXTEND, MACHINE),
+    ),
+    mutation(
+        "a retry ignores that a cancel was asked",
+        T + "finish.py",
+        'guard=f"{HELD} and not cancel_requested",\n    end=JobStatus.SCHEDULED,\n    kind=EventKind.FAILED,',
+        "guard=HELD,\n    end=JobStatus.SCHEDULED,\n    kind=EventKind.FAILED,",
+        *(FINISH, MACHINE),
+    ),
+    mutation(
+        "a death ignores that a cancel was asked",
+        T + "finish.py",
+        'guard=f"{HELD} and not cancel_requested",\n    end=JobStatus.DEAD,',
+        "guard=HELD,\n    end=JobStatus.DEAD,",
+        *(FINISH, MACHINE),
+    ),
+    mutation(
+        "a retry does not wait",
+        T + "statements.py",
+        "WAITS_AFTER = f\"{NOW_SQL} + (item ->> 'delay')::float8 * interval '1 second'\"",
+        "WAITS_AFTER = NOW_SQL",
+        *(FINISH, MACHINE),
+    ),
+    mutation(
+        "a snooze costs an attempt",
+        T + "finish.py",
+        'columns="attempt_limit = job.attempt_limit + 1,"',
+        'columns=""',
+        *(FINISH, MACHINE),
+    ),
+    mutation(
+        "a released job loses an attempt",
+        T + "lease.py",
+        'columns="attempt_limit = job.attempt_limit + 1,",\n    detail="item",',
+        'columns="",\n    detail="item",',
+        *(RELEASE, MACHINE),
+    ),
+    mutation(
+        "an event of an ended lease is lost",
+        T + "statements.py",
+        "    from ended\n    where job.shard = ended.shard and job.id = ended.job_id and job.status = 'leased'\n"
+        "    returning ended.*, job.handler, job.cancel_reason, job.cancel_requested_by\n"
+        "){calendar}{self.extra}, told as (\n    {event}\n)",
+        "    from ended\n    where job.shard = ended.shard and job.id = ended.job_id and job.status = 'leased'\n"
+        "    returning ended.*, job.handler, job.cancel_reason, job.cancel_requested_by\n"
+        "){calendar}{self.extra}, told as (\n    {event} where cancel_requested is null\n)",
+        *(FINISH, MACHINE),
+    ),
+    Mutation(
+        "the event of a refusal is written after the commit",
+        (
+            Change(
+                T + "finish.py",
+                "from jobs.clock import NOW_SQL\n",
+                "from django.db import transaction\nfrom jobs.clock import NOW_SQL\n",
+            ),
+            Change(
+                T + "finish.py",
+                "    return bool(\n        rows(\n            REJECTED,",
+                "    return not transaction.on_commit(\n        lambda: rows(\n            REJECTED,",
+            ),
+        ),
+        (REJECT, MACHINE),
+    ),
+    mutation(
+        "a report that is sent again is taken for a late one",
+        T + "finish.py",
+        "    if rows(ENDED_BY_HOLDER, params)[0][0]:\n        return False\n",
+        "",
+        *(REJECT, MACHINE),
+    ),
+    # --- retry ---
+    mutation(
+        "one attempt more than the budget",
+        "jobs/policies/retry.py",
+        "    if attempt >= attempt_limit:",
+        "    if attempt > attempt_limit:",
+        *(RETRY, MACHINE),
+    ),
+    mutation(
+        "jitter goes below its lower bound",
+        "jobs/policies/retry.py",
+        "low = nominal * (1.0 - policy.jitter)",
+        "low = 0.0",
+        *(RETRY, MACHINE),
+    ),
+    mutation(
+        "retries have no jitter",
+        "jobs/policies/retry.py",
+        "return min(max(rng.uniform(low, high), MIN_DELAY_SECONDS), policy.max_seconds)",
+        "return min(max((low + high) / 2, MIN_DELAY_SECONDS), policy.max_seconds)",
+        *(RETRY, REAPING),
+    ),
+    # --- expiry ---
+    Mutation(
+        "a lease expires before the tolerance is over",
+        (
+            Change(
+                T + "statements.py",
+                "LAPSED = f\"expires_at + %(tolerance)s * interval '1 second' < {NOW_SQL}\"",
+                'LAPSED = f"expires_at < {NOW_SQL}"',
+            ),
+            Change(
+                "jobs/queries/fleet.py",
+                "select id, expires_at + %(tolerance)s * interval '1 second' < {NOW_SQL}",
+                "select id, expires_at < {NOW_SQL}",
+            ),
+        ),
+        (REAPING, EXPIRE, MACHINE),
+    ),
+    mutation(
+        "the guard of an expiry comes 1.9 s early",
+        T + "statements.py",
+        "LAPSED = f\"expires_at + %(tolerance)s * interval '1 second' < {NOW_SQL}\"",
+        "LAPSED = f\"expires_at + (%(tolerance)s - 1.9) * interval '1 second' < {NOW_SQL}\"",
+        EXPIRE,
+    ),
+    mutation(
+        "an expiry ignores that a cancel was asked",
+        T + "lease.py",
+        'guard=f"worker is not null and not cancel_requested and {LAPSED}",\n    end=JobStatus.SCHEDULED,',
+        'guard=f"worker is not null and {LAPSED}",\n    end=JobStatus.SCHEDULED,',
+        *(EXPIRE, MACHINE),
+    ),
+    mutation(
+        "a lost worker costs no attempt",
+        T + "lease.py",
+        "    columns=\"last_error = item -> 'error',\",\n    detail=LOST,\n).sql()\n\nEXPIRE_TO_DEAD",
+        "    columns=\"last_error = item -> 'error', attempt_limit = job.attempt_limit + 1,\",\n    detail=LOST,\n).sql()\n\nEXPIRE_TO_DEAD",
+        *(EXPIRE, MACHINE),
+    ),
+    mutation(
+        "published work that nobody took loses an attempt",
+        T + "lease.py",
+        'columns="attempt_limit = job.attempt_limit + 1,",\n    detail="jsonb_build_object(\'expires_at\', expires_at)"',
+        'columns="",\n    detail="jsonb_build_object(\'expires_at\', expires_at)"',
+        *(EXPIRE, MACHINE),
+    ),
+    mutation(
+        "a publish expiry takes a lease that was just started",
+        T + "lease.py",
+        'guard=f"worker is null and {LAPSED}"',
+        "guard=LAPSED",
+        *(
+            EXPIRE,
+            "tests/race/test_losers.py::test_an_expiry_that_waited_for_a_take_leaves_the_taken_lease_alone",
+        ),
+    ),
+    mutation(
+        "the reaper sees its first page only",
+        "jobs/services/reaping.py",
+        "        if len(page) < limit:\n            break\n",
+        "        break\n",
+        *(REAPING, MACHINE),
+    ),
+    mutation(
+        "one bad row stops the reaper",
+        "jobs/services/reaping.py",
+        "        if len(leases) == 1:\n            done.failed += 1",
+        "        if len(leases) > 0:\n            done.failed += 1",
+        REAPING,
+    ),
+    # --- cancel ---
+    mutation(
+        "a cancel ends a job while it runs",
+        T + "cancel.py",
+        "where shard = %(shard)s and job_id = %(job)s and worker is null\n",
+        "where shard = %(shard)s and job_id = %(job)s\n",
+        *(CANCEL, MACHINE),
+    ),
+    mutation(
+        "a cancel is asked twice",
+        T + "cancel.py",
+        "and worker is not null and not cancel_requested\n",
+        "and worker is not null\n",
+        *(CANCEL, MACHINE),
+    ),
+    mutation(
+        "a stop is accepted that nobody asked for",
+        T + "cancel.py",
+        'ACKNOWLEDGE = _acknowledge("cancel_requested")',
+        'ACKNOWLEDGE = _acknowledge("true")',
+        CANCEL,
+    ),
+    mutation(
+        "a worker does not hear of cancels",
+        "workers/heartbeat.py",
+        "                    if asked[lease_id]:\n",
+        "                    if False:\n",
+        "tests/workers/test_heartbeat.py",
+    ),
+    # --- dead letters and edits ---
+    mutation(
+        "a requeue begins to count tokens anew",
+        T + "requeue.py",
+        "set status = 'scheduled', finished_at = null,",
+        "set status = 'scheduled', finished_at = null, lease_token = 0,",
+        *(REQUEUE, MACHINE),
+    ),
+    mutation(
+        "a requeue begins to count attempts anew",
+        T + "requeue.py",
+        "attempt_limit = job.attempt + job.max_attempts",
+        "attempt = 0, attempt_limit = job.max_attempts",
+        *(REQUEUE, MACHINE),
+    ),
+    mutation(
+        "a requeue grants no new budget",
+        T + "requeue.py",
+        "attempt_limit = job.attempt + job.max_attempts",
+        "attempt_limit = job.attempt_limit + 1",
+        *(REQUEUE, MACHINE),
+    ),
+    mutation(
+        "a dead letter can be decided about twice",
+        T + "requeue.py",
+        "where shard = %(shard)s and id = %(letter)s and resolution = 'open'",
+        "where shard = %(shard)s and id = %(letter)s",
+        *(REQUEUE, MACHINE),
+    ),
+    # --- requests ---
+    mutation(
+        "a request key answers for any request",
+        "jobs/services/submit.py",
+        'if bytes(earlier.request_hash or b"") != job.request_hash:',
+        "if earlier.request_hash is None:",
+        *(SUBMIT, MACHINE),
+    ),
+    mutation(
+        "a repeated request is a conflict",
+        "jobs/services/submit.py",
+        "request_hash(dict(request.sent)) if request.request_key",
+        "request_hash({**request.sent, 'id': str(job_id)}) if request.request_key",
+        *(SUBMIT, MACHINE),
+    ),
+    mutation(
+        "one view forgets the tenant",
+        "jobs/queries/history.py",
+        "        jobs = jobs.filter(tenant=tenant_id)\n",
+        "        jobs = jobs.filter(shard=shard)\n",
+        "tests/api/test_cancel_job.py::test_s05_a_foreign_job_cannot_be_cancelled_and_looks_like_none",
+    ),
+    mutation(
+        "another view forgets the tenant",
+        "jobs/queries/history.py",
+        ' and (%(tenant)s::int is null or job.tenant_id = %(tenant)s)"""',
+        '"""',
+        "tests/api/test_get_job.py::test_s05_a_foreign_job_looks_exactly_like_none",
+    ),
+    # --- processes ---
+    mutation(
+        "a scheduler waits for hints and never polls",
+        "workers/scheduler.py",
+        "return tick if next_due is None else min(tick, next_due + 0.0005)",
+        "return 3600.0 if next_due is None else next_due + 3600.0",
+        "tests/workers/test_scheduler.py",
+    ),
+    mutation(
+        "a worker waits for hints and never polls",
+        "workers/worker.py",
+        "if limit <= 0 or not (self._hinted or now >= self._look_again_at):",
+        "if limit <= 0 or not self._hinted:",
+        "tests/process/test_database_trouble.py::test_kf54_jobs_start_within_a_poll_where_no_hint_ever_arrives",
+    ),
+    Mutation(
+        "workers of one host share their identity",
+        (
+            Change(
+                "workers/worker.py",
+                "from uuid import UUID, uuid4\n",
+                "from uuid import UUID, uuid5\n",
+            ),
+            Change(
+                "workers/worker.py",
+                "self.id: UUID = uuid4()",
+                "self.id: UUID = uuid5(UUID(int=0), socket.gethostname())",
+            ),
+        ),
+        ("tests/engine/test_identity.py",),
+    ),
+    mutation(
+        "a worker trusts its lease for longer than it lasts",
+        "workers/execution.py",
+        "return sent_at + 0.8 * conf().lease_ttl_seconds",
+        "return sent_at + 1.5 * conf().lease_ttl_seconds",
+        "tests/workers/test_handlers.py",
+    ),
+    mutation(
+        "an attempt can be reported by its slot and by the loop",
+        "workers/execution.py",
+        "            return self._right.pop()\n",
+        "            return self._right[-1]\n",
+        "tests/workers/test_execution.py",
+    ),
+    mutation(
+        "the shards of a dead scheduler stay without an owner",
+        "workers/ownership.py",
+        "where (owner is null or expires_at < {NOW_SQL}) and number",
+        "where owner is null and number",
+        "tests/workers/test_ownership.py",
+    ),
+    # --- the checker ---
+    mutation(
+        "the checker lets tokens repeat",
+        "jobs/policies/history.py",
+        "event.token <= state.token:",
+        "event.token < state.token:",
+        HISTORY,
+    ),
+    mutation(
+        "the checker lets a cancelled job start",
+        "jobs/policies/history.py",
+        "if state.cancel_asked and event.kind in (_K.LEASED, _K.STARTED):",
+        "if state.cancel_asked and event.kind == _K.CREATED:",
+        HISTORY,
+    ),
+    mutation(
+        "the checker lets a job be claimed before its time",
+        "jobs/policies/history.py",
+        "if state.due_at is not None and event.at < state.due_at:",
+        "if state.due_at is not None and event.at < state.due_at - timedelta(days=1):",
+        HISTORY,
+    ),
+    mutation(
+        "the checker accepts an end under an older lease",
+        "jobs/policies/history.py",
+        "if (event.lease, event.token) != (state.lease, state.token):",
+        "if event.token != state.token:",
+        HISTORY,
+    ),
+)
