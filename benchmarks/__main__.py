@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from argparse import ArgumentParser, Namespace
-from typing import Any
+from collections.abc import Callable
 
 import django
 
@@ -15,44 +15,86 @@ from benchmarks.database import connect, fresh_database
 from benchmarks.processes import BenchmarkError, environment, run_command
 from workers.process import positive_int
 
+# What each benchmark does, and its sizes with their defaults.
+BENCHMARKS: dict[str, tuple[str, dict[str, int]]] = {
+    "drain": (
+        "no-op jobs that come due at one moment",
+        {"jobs": 20_000, "slots": 16, "tenants": 50},
+    ),
+    "enqueue": (
+        "jobs stored by one client, one a commit and many",
+        {"single": 2_000, "bulk": 20_000, "batch": 500, "tenants": 50},
+    ),
+    "latency": (
+        "from the client's call to the handler, on an idle system",
+        {"jobs": 300, "gap_ms": 50, "slots": 16},
+    ),
+    "precision": (
+        "from the due time to the handler, jobs due one after the other",
+        {"jobs": 1_000, "seconds": 30, "slots": 16},
+    ),
+    "depth": (
+        "a drain among many jobs for later",
+        {"jobs": 5_000, "future": 1_000_000, "slots": 16, "tenants": 50},
+    ),
+}
+
 
 def arguments() -> Namespace:
     """What to measure."""
     parser = ArgumentParser(prog="python -m benchmarks", description=__doc__)
     names = parser.add_subparsers(dest="benchmark", required=True)
-    drain = names.add_parser("drain", help="no-op jobs that come due at one moment")
-    drain.add_argument("--jobs", type=positive_int, default=20_000)
-    drain.add_argument("--slots", type=positive_int, default=16)
-    drain.add_argument("--tenants", type=positive_int, default=50)
-    drain.add_argument("--repeat", type=positive_int, default=1, help="product and limit in turn")
-    drain.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    for name, (what, sizes) in BENCHMARKS.items():
+        one = names.add_parser(name, help=what)
+        for size, value in sizes.items():
+            option = f"--{size.replace('_', '-')}"
+            one.add_argument(option, type=positive_int, default=value, help="default: %(default)s")
+    names.add_parser("all", help="each of them, with its default sizes")
+    for one in names.choices.values():
+        one.add_argument(
+            "--repeat", type=positive_int, default=1, help="so many runs; medians of them"
+        )
+        one.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     return parser.parse_args()
 
 
-def measure_drain(url: str, options: Namespace) -> tuple[dict[str, Any], str]:
-    """All runs of the drain benchmark; the result and its table."""
-    from benchmarks import report  # needs the settings, which need the URL
-    from benchmarks.drain import drain_limit, drain_product, say
+def measure(url: str, options: Namespace) -> str:
+    """Run what was asked for; the result as it is printed."""
+    from benchmarks import (
+        depth,
+        drain,
+        engines,
+        enqueue,
+        moments,
+        report,
+    )  # these need the settings
 
-    size = {"jobs": options.jobs, "slots": options.slots, "tenants": options.tenants}
-    runs = []
-    for number in range(1, options.repeat + 1):
-        say(f"run {number} of {options.repeat}; load {os.getloadavg()[0]:.1f}")
-        product, shape = drain_product(url, **size)
-        say(
-            f"  product {product.jobs_per_s:8.0f} jobs/s; others {product.foreign_cores:.2f} cores"
-        )
-        limit, limit_shape = drain_limit(url, **size)
-        say(f"  limit   {limit.jobs_per_s:8.0f} jobs/s; others {limit.foreign_cores:.2f} cores")
-        if shape != limit_shape:
-            raise BenchmarkError(
-                "limit.py no longer leaves the rows that the product leaves;"
-                f" product:\n{shape}\nlimit:\n{limit_shape}"
-            )
-        runs.append((product, limit))
+    measures: dict[str, Callable[..., report.Result]] = {
+        "drain": drain.measure,
+        "enqueue": enqueue.measure,
+        "latency": moments.measure_latency,
+        "precision": moments.measure_precision,
+        "depth": depth.measure,
+    }
     with connect(url) as link:
-        values = report.result(runs, **size) | report.surroundings(link)
-    return values, report.table(values)
+        engines.introduce(url, link)
+    chosen = list(BENCHMARKS) if options.benchmark == "all" else [options.benchmark]
+    results = []
+    for name in chosen:
+        report.say(name)
+        sizes = {
+            size: getattr(options, size, value) for size, value in BENCHMARKS[name][1].items()
+        }
+        results.append(measures[name](url, repeat=options.repeat, **sizes))
+    with connect(url) as link:
+        around = report.surroundings(link)
+    if not options.json:
+        return report.table(results, around)
+    if options.benchmark == "all":
+        values = {"benchmark": "all"} | {one.name: one.values() for one in results}
+    else:
+        values = results[0].values()
+    return json.dumps(values | around)
 
 
 def main() -> int:
@@ -65,11 +107,10 @@ def main() -> int:
             os.environ["DJANGO_SETTINGS_MODULE"] = "scheduler_site.settings"
             run_command(["manage.py", "migrate", "--verbosity", "0"], url)
             django.setup()
-            values, table = measure_drain(url, options)
+            print(measure(url, options))
     except BenchmarkError as error:
         print(f"no result: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(values) if options.json else table)
     return 0
 
 

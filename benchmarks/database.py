@@ -8,12 +8,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import environ
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from benchmarks.processes import BenchmarkError
 from workers import embedded
 
 APPLICATION = "duekeeper-benchmark"
@@ -32,6 +34,23 @@ def fresh_database() -> Iterator[str]:
 def connect(url: str) -> psycopg.Connection:
     """A connection for looking on: each statement by itself."""
     return psycopg.connect(url, autocommit=True, application_name=APPLICATION)
+
+
+def row(link: psycopg.Connection, query: str, *params: object) -> tuple[Any, ...]:
+    """The first row of an answer.
+
+    Raises:
+        BenchmarkError: There is none.
+    """
+    found = link.execute(query.encode(), params or None).fetchone()
+    if found is None:
+        raise BenchmarkError(f"no answer to {query}")
+    return found
+
+
+def true(link: psycopg.Connection, query: str, *params: object) -> bool:
+    """Whether the only value of the first row is true."""
+    return bool(row(link, query, *params)[0])
 
 
 def _on_given_server(given: str) -> Iterator[str]:

@@ -6,19 +6,18 @@ jobs come due. Needs a configured Django.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import psycopg
 
 from benchmarks.accounting import CpuMeter, CpuReading
-from benchmarks.database import connect
-from benchmarks.handlers import NOOP
-from benchmarks.processes import BenchmarkError, Running, running
+from benchmarks.database import connect, row, true
+from benchmarks.engines import LIMIT, POLL_SECONDS, PRODUCT, Engine, wait
+from benchmarks.processes import BenchmarkError
+from benchmarks.report import Figures, Result, alternate, say
 from benchmarks.workload import (
     BATCH,
     Shape,
@@ -28,23 +27,13 @@ from benchmarks.workload import (
     remove_jobs,
     settle,
 )
+from jobs.queries.candidates import NEXT_DUE
 
-READY_SECONDS = 60.0
-LOOK_SECONDS, POLL_SECONDS = (
-    1.0,
-    0.1,
-)  # how long idleness is watched; how often the end is looked for
+LOOK_SECONDS = 1.0  # how long idleness is watched
 IDLE_CORES_MOST = 0.2
 
-# The product is ready when its worker has made its handler known and its scheduler owns every shard.
-PRODUCT_READY = f"""
-select exists (select from jobs_worker where state = 'running' and handlers ? '{NOOP}')
-    and not exists (select from jobs_shard where owner is null or owner not in (select id from jobs_schedulernode))"""
-LIMIT_READY = """
-select count(*) = 2 from pg_stat_activity where datname = current_database() and state = 'idle'
-    and application_name in ('duekeeper_limit_scheduler', 'duekeeper_limit_worker')"""
-DRAINED = "select not exists (select from jobs_dueentry) and not exists (select from jobs_lease)"
 JOB_UPDATES = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'jobs_job'"
+WAL = "select pg_current_wal_insert_lsn()"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,56 +61,69 @@ class Drained:
         """Scheduler and worker together."""
         return self.scheduler_cpu_us_per_job + self.worker_cpu_us_per_job
 
-
-def say(text: str) -> None:
-    """Progress, beside the result."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def drain_product(url: str, *, jobs: int, tenants: int, slots: int) -> tuple[Drained, Shape]:
-    """One scheduler and one worker process of the product."""
-    commands = {
-        "scheduler": ["manage.py", "runscheduler"],
-        "worker": ["manage.py", "runworker", "--slots", str(slots)],
-    }
-    return _drain(url, commands=commands, ready=PRODUCT_READY, jobs=jobs, tenants=tenants)
+    def figures(self) -> Figures:
+        """By name, in the order of a table."""
+        values = asdict(self)
+        names = list(values)
+        names.insert(names.index("wal_bytes_per_job"), "python_cpu_us_per_job")
+        return {name: getattr(self, name) for name in names}
 
 
-def drain_limit(url: str, *, jobs: int, tenants: int, slots: int) -> tuple[Drained, Shape]:
-    """The raw-SQL limit. The handler and the default pool must be known to the database."""
-    commands = {
-        "scheduler": ["-m", "benchmarks.limit", "scheduler"],
-        "worker": ["-m", "benchmarks.limit", "worker", str(slots)],
-    }
-    return _drain(url, commands=commands, ready=LIMIT_READY, jobs=jobs, tenants=tenants)
+def measure(url: str, *, jobs: int, slots: int, tenants: int, repeat: int) -> Result:
+    """All runs of this benchmark, product and limit in turn."""
+    shapes: dict[str, Shape] = {}
+
+    def run(engine: Engine, name: str) -> Figures:
+        drained, shapes[name] = drain(url, engine, jobs=jobs, tenants=tenants, slots=slots)
+        say(
+            f"  {name:8} {drained.jobs_per_s:8.0f} jobs/s; others {drained.foreign_cores:.2f} cores"
+        )
+        if len(set(map(str, shapes.values()))) > 1:
+            raise BenchmarkError(
+                f"limit.py no longer leaves the rows that the product leaves: {shapes}"
+            )
+        return drained.figures()
+
+    return Result(
+        name="drain",
+        size={"jobs": jobs, "slots": slots, "tenants": tenants},
+        runs=alternate(repeat, lambda: run(PRODUCT, "product"), lambda: run(LIMIT, "limit")),
+        ratios={"ratio": "jobs_per_s"},
+    )
 
 
-def _drain(
-    url: str, *, commands: Mapping[str, list[str]], ready: str, jobs: int, tenants: int
+def drain(
+    url: str,
+    engine: Engine,
+    *,
+    jobs: int,
+    tenants: int,
+    slots: int,
+    among: Callable[[psycopg.Connection], None] | None = None,
 ) -> tuple[Drained, Shape]:
+    """One drain by an engine, of jobs in emptied tables or among the rows that `among` has put there."""
     with connect(url) as link:
         remove_jobs(link)
-        with running(commands, url) as processes:
-            _wait(lambda: _true(link, ready), READY_SECONDS, processes)
+        if among is not None:
+            among(link)
+            settle(link)
+        with engine.at_work(url, link, slots=slots) as processes:
             meter = CpuMeter(processes.pids, link)
             due_at = _fill(link, jobs=jobs, tenants=tenants)
-            before = _row(link, JOB_UPDATES)
-            wal_before = _row(link, "select pg_current_wal_insert_lsn()")
+            before, (wal,) = row(link, JOB_UPDATES), row(link, WAL)
             idle = _until_due(link, due_at, meter)
             start = meter.read()
-            _wait(lambda: _true(link, DRAINED), 60 + jobs / 200, processes)
+            wait(lambda: _is_drained(link, due_at), 60 + jobs / 200, processes)
             used = meter.read().since(start)
-            ((wal,),) = link.execute(
-                "select pg_current_wal_insert_lsn() - %s::pg_lsn", wal_before
-            ).fetchall()
+            (wal,) = row(link, "select pg_current_wal_insert_lsn() - %s::pg_lsn", wal)
         # The processes are gone, and with them the last of their counters have arrived.
-        after = _row(link, JOB_UPDATES)
-        shape = check_books(link, jobs=jobs)
-        (seconds,) = _row(
+        after = row(link, JOB_UPDATES)
+        shape = check_books(link, jobs=jobs, due_at=due_at)
+        (seconds,) = row(
             link,
-            "select extract(epoch from max(finished_at) - max(due_at))::float8 from jobs_job",
+            "select extract(epoch from max(finished_at) - %s)::float8 from jobs_job where due_at = %s",
+            *(due_at, due_at),
         )
-        (events,) = _row(link, "select count(*) from jobs_jobevent")
     micro = 1e6 / jobs
     return Drained(
         jobs_per_s=jobs / seconds,
@@ -129,11 +131,20 @@ def _drain(
         scheduler_cpu_us_per_job=used.processes["scheduler"] * micro,
         worker_cpu_us_per_job=used.processes["worker"] * micro,
         wal_bytes_per_job=float(wal) / jobs,
-        events_per_job=events / jobs,
+        events_per_job=sum(int(str(one[-1])) for one in shape[1]) / jobs,
         hot_update_ratio_job=(after[1] - before[1]) / max(1, after[0] - before[0]),
         foreign_cores=used.foreign / used.at,
         idle_cores=idle.own_cores,
     ), shape
+
+
+def _is_drained(link: psycopg.Connection, due_at: datetime) -> bool:
+    """All of it is finished. The product's own probe: a scan would read all that waits for later."""
+    if true(link, "select clock_timestamp() < %s or exists (select from jobs_lease)", due_at):
+        return False
+    shards = row(link, "select array_agg(number) from jobs_shard")[0]
+    ((seconds,),) = link.execute(NEXT_DUE.encode(), {"shards": shards, "now": None}).fetchall()
+    return seconds is None or seconds > 0
 
 
 def _fill(link: psycopg.Connection, *, jobs: int, tenants: int) -> datetime:
@@ -143,16 +154,16 @@ def _fill(link: psycopg.Connection, *, jobs: int, tenants: int) -> datetime:
     """
     owners = make_tenants(tenants)
     rehearsed = min(jobs, BATCH)
-    (now,) = _row(link, "select clock_timestamp()")
+    (now,) = row(link, "select clock_timestamp()")
     began = time.monotonic()
     make_jobs(jobs=rehearsed, tenants=owners, due_at=now + timedelta(days=1))
     filled = time.monotonic()
-    remove_jobs(link)
+    remove_jobs(link, due_at=now + timedelta(days=1))
     settle(link)
     seconds = 2 * (filled - began) * jobs / rehearsed + 3 * (time.monotonic() - filled) + 3
     # One slow checkpoint in the rehearsal must not make everybody wait for minutes.
     seconds = min(seconds, 20 + jobs / 500)
-    (now,) = _row(link, "select clock_timestamp()")
+    (now,) = row(link, "select clock_timestamp()")
     due_at: datetime = now + timedelta(seconds=seconds)
     make_jobs(jobs=jobs, tenants=owners, due_at=due_at)
     settle(link)
@@ -173,23 +184,3 @@ def _until_due(link: psycopg.Connection, due_at: datetime, meter: CpuMeter) -> C
     if idle.own_cores > IDLE_CORES_MOST:
         say(f"  not idle before the jobs came due: {idle.own_cores:.2f} cores")
     return idle
-
-
-def _wait(condition: Callable[[], bool], seconds: float, processes: Running) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        processes.check()
-        if time.monotonic() > deadline:
-            raise BenchmarkError(f"no end within {seconds:g} s:\n{processes.log_end()}")
-        time.sleep(POLL_SECONDS)
-
-
-def _row(link: psycopg.Connection, query: str) -> tuple[Any, ...]:
-    row = link.execute(query.encode()).fetchone()
-    if row is None:
-        raise BenchmarkError(f"no answer to {query}")
-    return row
-
-
-def _true(link: psycopg.Connection, query: str) -> bool:
-    return bool(_row(link, query)[0])

@@ -1,15 +1,16 @@
-"""What the schema allows without our Python: the same two stages on the same tables, in raw SQL.
+"""What the schema allows without our Python: the same stages on the same tables, in raw SQL.
 
-One scheduler process and one worker process with slot threads; psycopg and nothing else. They leave the rows that the
-product leaves, the whole history included, but they own no shards, order nothing, send no heartbeat, survive no
-outage and know one outcome. So this is a limit to compare with, and no engine.
+A client, one scheduler process and one worker process with slot threads; psycopg and nothing else. They leave the rows
+that the product leaves, the whole history included, but they check no request, own no shards, order nothing, send no
+heartbeat, survive no outage and know one outcome. So this is a limit to compare with, and no engine.
 
-Run by the drain benchmark: `python -m benchmarks.limit scheduler` and `python -m benchmarks.limit worker SLOTS`, with
+Run by the benchmarks: `python -m benchmarks.limit scheduler` and `python -m benchmarks.limit worker SLOTS`, with
 DATABASE_URL. Both sleep until work is due.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import secrets
@@ -17,18 +18,51 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Sequence
+from datetime import datetime
 
 import psycopg
+
+from benchmarks.starts import VARIABLE, Starts
 
 CLAIM_BATCH, WINDOW_PER_SLOT, FINISH_BATCH = 500, 32, 1_000
 READY_MOST = 2_000  # published and not yet taken
 POLL_SECONDS, IDLE_SECONDS = 0.005, 1.0
-CHANNEL = "duekeeper_limit"
+CHANNEL, DUE_CHANNEL = "duekeeper_limit", "duekeeper_limit_due"
+SHARDS = 64
 
 EVENT = """insert into jobs_jobevent (id, shard, job_id, seq, tenant_id, at, kind, from_status, to_status, attempt, actor,
         lease, token, due_at, detail)
-    select uuid_hash_extended(job_id, seq), shard, job_id, seq, tenant_id, now(), '{kind}', '{start}', '{end}',
+    select uuid_hash_extended(job_id, seq), shard, job_id, seq, tenant_id, now(), '{kind}', nullif('{start}', ''), '{end}',
         attempt, %(actor)s, lease_id, token, {due_at}, {detail} from {source}"""
+
+# nothing → due entry. What is the same for all jobs of a batch comes once, as in no API.
+CREATE = f"""
+with made as (
+    insert into jobs_job (id, shard, tenant_id, handler, route_id, lane_id, priority, payload, due_at, max_attempts,
+        attempt_limit, retry, timeout_seconds, request_key, request_hash, reference, tags, created_by, created_at,
+        updated_at)
+    select id, shard, %(tenant)s, %(handler)s, %(route)s, %(lane)s, 0, payload::jsonb,
+        coalesce(due, now()), 5, 5, %(retry)s::jsonb, 30, key, %(hash)s, '', '[]', %(actor)s,
+        now(), now()
+    from unnest(%(ids)s::text[]::uuid[], %(shards)s::smallint[], %(payloads)s::text[], %(keys)s::text[],
+        %(due)s::timestamptz[]) as wanted (id, shard, payload, key, due)
+    returning id as job_id, shard, tenant_id, route_id, lane_id, priority, due_at, concurrency_key, attempt, seq,
+        null::uuid as lease_id, null::int as token
+), told as (
+    {
+    EVENT.format(
+        kind="created",
+        start="",
+        end="scheduled",
+        source="made",
+        due_at="due_at",
+        detail="null::jsonb",
+    )
+}
+)
+insert into jobs_dueentry (job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key)
+select job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key from made"""
 
 # due entry → published lease
 CLAIM = f"""
@@ -107,15 +141,65 @@ def default_pool(link: psycopg.Connection) -> int | float | None:
     return one(link, "select id from jobs_pool where name = 'default'")
 
 
+class Creator:
+    """A client that knows everything beforehand: no request is checked, no name looked up, no shard computed."""
+
+    def __init__(self, link: psycopg.Connection, *, handler: str) -> None:
+        """`link` is the client's own connection; a job of this handler must have been stored before."""
+        self._link = link
+        route = "select id from jobs_route where handler = %(handler)s"
+        retry = "select retry::text from jobs_handler where name = %(handler)s"
+        self._all = {
+            "handler": handler,
+            "route": one(link, route, handler=handler),
+            "lane": one(link, "select id from jobs_lane where name = 'normal'"),
+            "retry": one(link, retry, handler=handler),
+            "hash": secrets.token_bytes(32),
+            "actor": "token:benchmark",
+        }
+
+    def create(
+        self,
+        tenant: int,
+        numbers: Sequence[int],
+        payloads: Sequence[object],
+        due: Sequence[datetime] = (),
+    ) -> None:
+        """One statement, one commit; without `due` all are due now."""
+        batch: dict[str, object] = {
+            "tenant": tenant,
+            "due": due or [None for _ in numbers],
+            "ids": [str(new_id(number)) for number in numbers],
+            "shards": [number % SHARDS for number in numbers],
+            "payloads": [json.dumps(payload) for payload in payloads],
+            "keys": [f"order-{number}" for number in numbers],
+        }
+        self._link.execute(CREATE.encode(), self._all | batch)
+        if not due:
+            self._link.execute(f"notify {DUE_CHANNEL}".encode())
+
+
+def new_id(number: int) -> uuid.UUID:
+    """Ordered by time and with the shard in it, as the product's ids are."""
+    milliseconds, rest = time.time_ns() // 1_000_000, secrets.randbits(62)
+    return uuid.UUID(
+        int=milliseconds << 80 | 0x7 << 76 | number % SHARDS << 64 | 0b10 << 62 | rest
+    )
+
+
 def schedule() -> None:
     """Claim and publish for ever."""
     link = connect("scheduler")
+    link.execute(f"listen {DUE_CHANNEL}".encode())
     pool = default_pool(link)
     claim = {"pool": pool, "actor": f"scheduler:{uuid.uuid4()}", "limit": CLAIM_BATCH}
     while True:
         next_due = one(link, NEXT_DUE)
         if next_due is None or next_due > 0:
-            time.sleep(min(IDLE_SECONDS, next_due or IDLE_SECONDS))
+            for _ in link.notifies(
+                timeout=min(IDLE_SECONDS, next_due or IDLE_SECONDS), stop_after=1
+            ):
+                pass
             continue
         while True:
             if (one(link, READY, pool=pool) or 0) > READY_MOST:
@@ -135,12 +219,16 @@ def work(slots: int) -> None:
     link.execute(f"listen {CHANNEL}".encode())
     worker = uuid.uuid4()
     who = {"worker": worker, "actor": f"worker:{worker}", "pool": default_pool(link)}
-    todo: queue.SimpleQueue[uuid.UUID] = queue.SimpleQueue()
+    todo: queue.SimpleQueue[tuple[uuid.UUID, dict[str, int]]] = queue.SimpleQueue()
     done: queue.SimpleQueue[uuid.UUID] = queue.SimpleQueue()
+    starts = Starts.of_environment() if VARIABLE in os.environ else None
 
     def slot() -> None:
         while True:
-            done.put(todo.get())
+            lease_id, payload = todo.get()
+            if starts is not None:
+                starts.note(payload["number"])
+            done.put(lease_id)
 
     for _ in range(slots):
         threading.Thread(target=slot, daemon=True).start()
@@ -148,8 +236,9 @@ def work(slots: int) -> None:
     while True:
         free = window - held
         if free >= window // 2:
-            for lease_id, *_ in link.execute(TAKE.encode(), {**who, "limit": free}).fetchall():
-                todo.put(lease_id)
+            found = link.execute(TAKE.encode(), {**who, "limit": free}).fetchall()
+            for lease_id, _, _, payload in found:
+                todo.put((lease_id, payload))
                 held += 1
         if not held:
             for _ in link.notifies(timeout=IDLE_SECONDS, stop_after=1):

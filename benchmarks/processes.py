@@ -78,12 +78,15 @@ class Running:
 
 
 @contextmanager
-def running(commands: Mapping[str, Sequence[str | Path]], url: str) -> Iterator[Running]:
+def running(
+    commands: Mapping[str, Sequence[str | Path]], url: str, **env: str
+) -> Iterator[Running]:
     """Run Python commands beside this process; on exit all of them are gone.
 
     Args:
         commands: Name → arguments of the Python interpreter.
         url: Database.
+        env: Added to their environment.
     """
     with ExitStack() as stack:
         log = stack.enter_context(tempfile.NamedTemporaryFile(prefix="duekeeper-benchmark-"))
@@ -94,7 +97,7 @@ def running(commands: Mapping[str, Sequence[str | Path]], url: str) -> Iterator[
                 parting_signal=signal.SIGTERM,
                 output=log,
                 cwd=ROOT,
-                env=environment(url),
+                env=environment(url) | env,
             )
             stack.callback(_stop, process)
         yield Running(processes, log)

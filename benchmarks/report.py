@@ -1,37 +1,105 @@
-"""One result from the single runs: medians, the ratio, what it was measured on, and a table for people."""
+"""One result from single runs: medians, ratios, what it was measured on, and a table for people."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from statistics import median
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
 from typing import Any
 
 import psycopg
 
-from benchmarks.drain import Drained
 from benchmarks.processes import ROOT
 from jobs.conf import FIELDS
 
-Runs = Sequence[tuple[Drained, Drained]]  # the product and its limit, alternating
+Figures = Mapping[str, float | None]  # None: not to be seen from here
 
 
-def result(runs: Runs, *, jobs: int, slots: int, tenants: int) -> dict[str, Any]:
-    """Medians of the product's figures, and of the limit's with the prefix `limit_`; `ratio` is of the medians."""
-    product, limit = _medians([one for one, _ in runs]), _medians([one for _, one in runs])
-    return {
-        "benchmark": "drain",
-        "jobs": jobs,
-        "slots": slots,
-        "tenants": tenants,
-        **product,
-        **{f"limit_{name}": value for name, value in limit.items()},
-        "ratio": _rounded(product["jobs_per_s"] / limit["jobs_per_s"], 3),
-        "runs": [{"product": _figures(one), "limit": _figures(other)} for one, other in runs],
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One benchmark.
+
+    Attributes:
+        name: Of the benchmark.
+        size: What was asked for.
+        runs: The product's figures and those it is compared with, of each run.
+        ratios: Name of a ratio → the figure whose medians it compares. 1 is as good as the other, more is better.
+        other: What the other figures are of.
+    """
+
+    name: str
+    size: Mapping[str, int]
+    runs: Sequence[tuple[Figures, Figures]]
+    ratios: Mapping[str, str]
+    other: str = "limit"
+
+    def values(self) -> dict[str, Any]:
+        """For JSON: medians of the product's figures, and of the other's with its name before theirs."""
+        product, other = (_medians([run[side] for run in self.runs]) for side in (0, 1))
+        return {
+            "benchmark": self.name,
+            **self.size,
+            **product,
+            **{f"{self.other}_{name}": value for name, value in other.items()},
+            **{name: _ratio(product, other, of) for name, of in self.ratios.items()},
+            "runs": [
+                {"product": _rounded_all(one), self.other: _rounded_all(two)}
+                for one, two in self.runs
+            ],
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """For people: a line for what was asked, and both sides of each figure."""
+        values = self.values()
+        size = ", ".join(f"{name} {value:g}" for name, value in self.size.items())
+        return [
+            (f"{self.name}: {size}; {len(self.runs)} run(s)",),
+            ("", "product", self.other),
+            *(
+                (name, _shown(values[name]), _shown(values[f"{self.other}_{name}"]))
+                for name in self.runs[0][0]
+            ),
+            *((name, _shown(values[name]), "") for name in self.ratios),
+        ]
+
+
+def table(results: Sequence[Result], around: Mapping[str, Any]) -> str:
+    """All results below each other."""
+    lines = [
+        f"{around['cores']} cores, PostgreSQL {around['postgresql']}, Python {around['python']},"
+        f" commit {around['commit']}"
+    ]
+    for result in results:
+        for first, *others in [("",), *result.rows()]:
+            lines.append(f"{first:32}{''.join(f'{one:>12}' for one in others)}".rstrip())
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """Progress, beside the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def alternate(
+    repeat: int, product: Callable[[], Figures], other: Callable[[], Figures]
+) -> list[tuple[Figures, Figures]]:
+    """Both in turn, so many times: what disturbs one disturbs the other."""
+    runs = []
+    for number in range(1, repeat + 1):
+        say(f"run {number} of {repeat}; load {os.getloadavg()[0]:.1f}")
+        runs.append((product(), other()))
+    return runs
+
+
+def spread(prefix: str, seconds: Sequence[float]) -> dict[str, float | None]:
+    """Median, 95th and 99th percentile and maximum, in milliseconds."""
+    cuts = quantiles(seconds, n=100, method="inclusive")
+    named = {"p50": cuts[49], "p95": cuts[94], "p99": cuts[98], "max": max(seconds)}
+    return {f"{prefix}{name}_ms": value * 1000 for name, value in named.items()}
 
 
 def surroundings(link: psycopg.Connection) -> dict[str, Any]:
@@ -50,46 +118,28 @@ def surroundings(link: psycopg.Connection) -> dict[str, Any]:
     }
 
 
-def table(values: Mapping[str, Any]) -> str:
-    """The result for people: product and limit side by side."""
-    lines = [
-        f"drain: {values['jobs']} jobs, {values['slots']} slots, {values['tenants']} tenants,"
-        f" {len(values['runs'])} run(s); {values['cores']} cores, PostgreSQL {values['postgresql']},"
-        f" Python {values['python']}, commit {values['commit']}",
-        f"{'':26}{'product':>12}{'limit':>12}",
-    ]
-    lines += [
-        f"{name:26}{_shown(values[name]):>12}{_shown(values[f'limit_{name}']):>12}"
-        for name in _names()
-    ]
-    return "\n".join([*lines, f"{'ratio':26}{values['ratio']:>12}"])
-
-
-def _names() -> list[str]:
-    names = [field.name for field in fields(Drained)]
-    names.insert(names.index("wal_bytes_per_job"), "python_cpu_us_per_job")
-    return names
-
-
-def _figures(drained: Drained) -> dict[str, Any]:
-    values = asdict(drained) | {"python_cpu_us_per_job": drained.python_cpu_us_per_job}
-    return {name: _rounded(values[name]) for name in _names()}
-
-
-def _medians(runs: Sequence[Drained]) -> dict[str, Any]:
-    figures = [_figures(one) for one in runs]
-    return {
-        name: None
-        if any(one[name] is None for one in figures)
-        else _rounded(median(one[name] for one in figures))
-        for name in _names()
-    }
-
-
-def _rounded(value: float | None, digits: int | None = None) -> float | None:
-    if value is None:
+def _ratio(product: Figures, other: Figures, of: str) -> float | None:
+    ours, theirs = product[of], other[of]
+    if not ours or not theirs:
         return None
-    return round(value, digits if digits is not None else 1 if value >= 10 else 3)
+    shorter_is_better = of.endswith("_ms")
+    return round(theirs / ours if shorter_is_better else ours / theirs, 3)
+
+
+def _medians(runs: Sequence[Figures]) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for name in runs[0]:
+        seen = [value for one in runs if (value := one[name]) is not None]
+        found[name] = _rounded(median(seen)) if len(seen) == len(runs) else None
+    return found
+
+
+def _rounded_all(figures: Figures) -> dict[str, float | None]:
+    return {name: _rounded(value) for name, value in figures.items()}
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1 if abs(value) >= 10 else 3)
 
 
 def _shown(value: float | None) -> str:

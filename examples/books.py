@@ -29,6 +29,7 @@ class Books:
     lost: int
     deliveries: int
     charges: int
+    charge_jobs_succeeded: int
     mails: int
     duplicate_deliveries_collapsed: int
     charged_but_not_succeeded: int  # no fault: the answer was lost once too often; for people
@@ -74,6 +75,9 @@ def balance(
         lost=lost,
         deliveries=count(provider_report, "deliveries"),
         charges=count(provider_report, "charges"),
+        charge_jobs_succeeded=sum(
+            row["handler"] == "billing.charge" and row["status"] == "succeeded" for row in rows
+        ),
         mails=count(provider_report, "mails"),
         duplicate_deliveries_collapsed=count(provider_report, "duplicate_deliveries_collapsed"),
         charged_but_not_succeeded=sum(

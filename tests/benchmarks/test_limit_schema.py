@@ -10,7 +10,8 @@ import sys
 import psycopg
 import pytest
 
-from benchmarks.drain import drain_limit
+from benchmarks.drain import drain
+from benchmarks.engines import LIMIT
 from benchmarks.handlers import NOOP
 from benchmarks.processes import ROOT, BenchmarkError
 from benchmarks.workload import check_books, make_jobs, make_tenants
@@ -35,7 +36,7 @@ def known_work(committed: None, database_url: str) -> str:
 
 
 def test_the_limit_ends_every_job_with_its_whole_history_on_todays_schema(known_work):
-    drained, (jobs, events) = drain_limit(known_work, jobs=200, tenants=7, slots=4)
+    drained, (jobs, events) = drain(known_work, LIMIT, jobs=200, tenants=7, slots=4)
     assert drained.events_per_job == 4
     assert drained.jobs_per_s > 0
     assert [(row[0], row[-1]) for row in jobs] == [("succeeded", 200)]
@@ -45,12 +46,13 @@ def test_the_limit_ends_every_job_with_its_whole_history_on_todays_schema(known_
 
 
 def test_books_with_a_job_that_never_ran_are_no_result(known_work):
-    make_jobs(jobs=3, tenants=make_tenants(2), due_at=database_now())
+    due_at = database_now()
+    make_jobs(jobs=3, tenants=make_tenants(2), due_at=due_at)
     with (
         psycopg.connect(known_work, autocommit=True) as link,
         pytest.raises(BenchmarkError, match="expected 3 jobs succeeded"),
     ):
-        check_books(link, jobs=3)
+        check_books(link, jobs=3, due_at=due_at)
 
 
 def test_drain_prints_one_json_object_with_every_promised_figure_and_leaves_nothing_behind():

@@ -21,7 +21,9 @@ import psycopg
 import pytest
 
 from tests.support.process import MANAGE, PATIENCE_SECONDS, POLL_SECONDS, ROOT
+from workers.quickstart import chaos as chaoses
 from workers.quickstart import stack as stacks
+from workers.quickstart.chaos import Chaos
 from workers.quickstart.stack import Stack, StackError
 from workers.tied import spawn
 
@@ -91,7 +93,7 @@ CALLED_OFF = {**CAMPAIGN, "cancel_after_ms": 1000, "then": "cancel"}
 class Quickstart:
     """One run; `stop` is Ctrl-C."""
 
-    def __init__(self, folder: Path, orders: list[dict[str, object]]) -> None:
+    def __init__(self, folder: Path, orders: list[dict[str, object]], *more: str) -> None:
         lines = folder / "orders.ndjson"
         lines.write_text("".join(f"{json.dumps(order)}\n" for order in orders))
         self.output, self.mark = folder / "output", str(uuid4())
@@ -99,7 +101,7 @@ class Quickstart:
         kept.pop("DATABASE_URL", None)
         # A proxy that is not there: all calls between these processes must go past it.
         kept |= {"http_proxy": "http://127.0.0.1:9", "no_proxy": "", "NO_PROXY": ""}
-        flags: list[str | Path] = ["--exit-when-done", "--port", "0"]
+        flags: list[str | Path] = ["--exit-when-done", "--port", "0", *more]
         flags += ["--orders", lines, "--data-dir", folder / "data"]
         self._folder = folder
         with self.output.open("wb") as output:
@@ -199,12 +201,12 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def run(folder: Path) -> Iterator[Callable[[list[dict[str, object]]], Quickstart]]:
-    """Start a quickstart with these orders."""
+def run(folder: Path) -> Iterator[Callable[..., Quickstart]]:
+    """Start a quickstart with these orders, and perhaps more flags."""
     runs: list[Quickstart] = []
 
-    def start(orders: list[dict[str, object]]) -> Quickstart:
-        runs.append(Quickstart(folder, orders))
+    def start(orders: list[dict[str, object]], *more: str) -> Quickstart:
+        runs.append(Quickstart(folder, orders, *more))
         return runs[-1]
 
     yield start
@@ -272,6 +274,79 @@ def test_a_database_server_that_ended_ends_the_run_with_one_sentence(run):
     assert orphan.processes() == []
     assert "The database server ended" in orphan.said()
     assert "Traceback" not in orphan.said()
+
+
+def test_f01_f02_f06_chaos_loses_nothing_and_every_history_is_whole(run):
+    kills = 4
+    chaos = run(ORDERS, "--chaos", "--chaos-seed", "7", "--chaos-kills", str(kills))
+
+    assert chaos.exit_code(within=150) == 0, chaos.tell()
+    assert chaos.processes() == []
+    assert "books balance" in chaos.said()
+    figures = _figures(chaos.said())
+    assert (figures["accepted"], figures["lost"], figures["violations"]) == (len(ORDERS), 0, 0)
+    assert figures["charges"] == figures["charge jobs succeeded"] == 6
+    assert figures["histories verified"] == len(ORDERS)
+    assert figures["processes killed"] >= kills
+
+
+def test_chaos_strikes_only_who_is_at_work_and_leaves_nobody_frozen(tmp_path, monkeypatch):
+    monkeypatch.setattr(chaoses, "GAP_SECONDS", (0.0, 0.01))
+    said: list[str] = []
+    at_work: set[int] = set()
+    with _stack(tmp_path, []) as stack:
+        for name in ("worker", "scheduler", "starting"):
+            stack.start(name, sys.executable, "-c", "import time; time.sleep(60)")
+        fate = Chaos(
+            stack,
+            ["worker", "scheduler", "starting"],
+            seed=3,
+            lease_seconds=0.3,
+            at_work=lambda: at_work,
+            say=said.append,
+        )
+        fate.turn()
+        assert said == []
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while fate.kills < 5 or fate.freezes < 5:
+            assert time.monotonic() < deadline, said
+            at_work = {stack.children[name].process.pid for name in ("worker", "scheduler")}
+            fate.turn()
+            stack.watch()
+            time.sleep(POLL_SECONDS)
+        fate.end()
+        stack.watch()
+        states = [psutil.Process(each.process.pid).status() for each in stack.children.values()]
+        struck, before = len(said), (fate.kills, fate.freezes)
+        fate.turn()
+        assert psutil.STATUS_STOPPED not in states
+        assert (len(said), (fate.kills, fate.freezes)) == (struck, before)
+    assert struck == sum(before)
+    assert not any("starting" in line for line in said)
+
+
+def test_a_killed_child_is_started_again_at_once_and_counts_as_no_death(tmp_path):
+    said: list[str] = []
+    with _stack(tmp_path, said) as stack:
+        stack.start("worker", sys.executable, "-c", "import time; time.sleep(60)")
+        first = stack.pid("worker")
+        for _ in range(stacks.MOST_IMMEDIATE_DEATHS + 1):
+            stack.kill("worker")
+            assert stack.pid("worker") is None
+            stack.watch()
+        assert stack.pid("worker") not in (None, first)
+    assert said == []
+
+
+def test_a_frozen_child_is_stopped_in_order_too(tmp_path):
+    with _stack(tmp_path, []) as stack:
+        stack.start("worker", sys.executable, "-c", "import time; time.sleep(60)")
+        child = stack.children["worker"].process
+        stack.freeze("worker")
+        began = time.monotonic()
+        stack.stop("worker")
+        assert time.monotonic() - began < stacks.STOP_SECONDS
+        assert child.returncode == -signal.SIGTERM
 
 
 def _stack(folder: Path, said: list[str]) -> Stack:

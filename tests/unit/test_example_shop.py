@@ -805,6 +805,7 @@ def test_books_of_an_honest_day_balance() -> None:
         lost=0,
         deliveries=12,
         charges=2,
+        charge_jobs_succeeded=1,
         mails=3,
         duplicate_deliveries_collapsed=6,
         charged_but_not_succeeded=1,

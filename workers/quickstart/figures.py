@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +13,8 @@ from django.db.models import Q
 
 from examples.books import Books, balance
 from jobs.database import rows
-from jobs.models import Job
+from jobs.models import Job, SchedulerNode, Worker
+from jobs.services.verifying import Verdict, verify_history
 from workers.quickstart.demo import TENANTS
 from workers.quickstart.loopback import fetch_json
 
@@ -75,6 +77,15 @@ def look(job_ids: Sequence[str]) -> Figures:
     )
 
 
+def registered() -> set[int]:
+    """Process ids of all workers and schedulers that have ever come up here."""
+    return {
+        pid
+        for model in (Worker, SchedulerNode)
+        for pid in model.objects.filter(host=socket.gethostname()).values_list("pid", flat=True)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """How a run ended: the books, and what the engine had to do to keep them."""
@@ -83,15 +94,24 @@ class Report:
     stopped_early: bool  # then unfinished jobs are no discrepancy: they go on at the next start
     stale_completions_refused: int
     recoveries: list[float]  # seconds, ascending
+    verdict: Verdict  # of every history in the database
 
     @property
     def problems(self) -> list[str]:
-        """What is wrong: lost jobs, missing or doubled effects; of a complete run, unfinished jobs too."""
-        return [
+        """What is wrong: lost jobs, missing or doubled effects, histories that break a rule.
+
+        Unfinished jobs too, if the run is complete.
+        """
+        books = [
             problem
             for problem in self.books.problems
             if not (self.stopped_early and problem.startswith("unfinished: "))
         ]
+        history = [
+            f"history: {one.invariant}, job {job}: {one.detail}"
+            for job, one in self.verdict.violations
+        ]
+        return books + history
 
 
 def report(
@@ -129,6 +149,7 @@ def report(
         stopped_early=stopped_early,
         stale_completions_refused=rejected,
         recoveries=[seconds for (seconds,) in rows(RECOVERIES, {"jobs": ids})],
+        verdict=verify_history(),
     )
 
 

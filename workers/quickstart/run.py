@@ -17,8 +17,9 @@ from django.db import DatabaseError, InterfaceError
 
 from jobs.database import is_unavailable
 from jobs.models import Handler
+from workers.quickstart.chaos import Chaos
 from workers.quickstart.demo import Demo, prepare
-from workers.quickstart.figures import Report, look, report
+from workers.quickstart.figures import Report, look, registered, report
 from workers.quickstart.greeting import greeting
 from workers.quickstart.loopback import free_port, wait_for_web
 from workers.quickstart.orders import Shop
@@ -33,8 +34,10 @@ LEASES = {
     "DUEKEEPER_TICK_SECONDS": "0.5",
     "DUEKEEPER_SHARD_LEASE_SECONDS": "5",
 }
+# With chaos there is always somebody left to take over.
+SCHEDULERS, WORKERS = ("scheduler", "scheduler-2"), ("worker", "worker-2", "worker-3")
 PROVIDER = ("--delay-ms", "40", "--fail-every", "25")
-TURN_SECONDS = 0.25
+TURN_SECONDS, CHAOS_TURN_SECONDS = 0.25, 0.05
 REPORT_SECONDS = 20.0  # how long the report waits for a database or a provider that is away
 DATABASE_ENDED = (
     signal.SIGUSR1
@@ -45,11 +48,28 @@ class Quickstart:
     """Database at hand, it migrates, fills, starts everything, shows it, and reports."""
 
     def __init__(
-        self, *, port: int, folder: Path, orders: Path | None, exit_when_done: bool
+        self,
+        *,
+        port: int,
+        folder: Path,
+        orders: Path | None,
+        exit_when_done: bool,
+        chaos_seed: int | None = None,
+        least_kills: int = 0,
     ) -> None:
-        """`orders` holds one create request a line, with the tenant's slug; None means no shop."""
+        """Nothing is started yet.
+
+        Args:
+            port: Of the web process; 0 means any.
+            folder: For logs, secret key and the provider's store.
+            orders: One create request a line, with the tenant's slug; None means no shop.
+            exit_when_done: End when all orders are finished.
+            chaos_seed: Kill and freeze workers and schedulers by this seed; None means peace.
+            least_kills: With chaos, no end before so many kills.
+        """
         self._port, self._folder = port, folder
         self._orders, self._exit_when_done = orders, exit_when_done
+        self._chaos_seed, self._least_kills = chaos_seed, least_kills
         self._stopping = self._database_ended = False
         self._screen = Screen()
         self._outage = Outage(self._screen.happened)
@@ -106,22 +126,51 @@ class Quickstart:
         ):
             self._screen.say(line)
         if not self._orders:
+            chaos = self._chaos(stack)
             while not self._stopping:
                 stack.watch()
-                time.sleep(TURN_SECONDS)
+                self._pause(chaos)
             return int(self._database_ended)
         self._wait_for_handlers(stack)
         shop = Shop(orders=self._orders, url=url, tokens=demo.tokens, key_suffix=demo.run)
         shop.start()
+        chaos = self._chaos(stack)
         with self._screen:
-            while not self._stopping and not self._turn(stack, shop):
-                time.sleep(TURN_SECONDS)
+            while not self._stopping and not self._turn(stack, shop, chaos):
+                self._pause(chaos)
         if self._database_ended:
             return 1
         self._screen.say("stopping: the shop, then worker and scheduler; then the report …")
         shop.stop()
-        stack.stop("scheduler", "worker")  # the provider stays: it has the other half of the books
-        return self._end(stack, shop, demo, provider_url)
+        if chaos is not None:
+            chaos.end()
+        # The provider stays: it has the other half of the books.
+        stack.stop(*SCHEDULERS, *WORKERS)
+        return self._end(stack, shop, demo, provider_url, chaos)
+
+    def _chaos(self, stack: Stack) -> Chaos | None:
+        if self._chaos_seed is None:
+            return None
+        seed = self._chaos_seed
+        self._screen.say(f"chaos begins; --chaos-seed {seed} repeats it")
+        return Chaos(
+            stack,
+            [*SCHEDULERS, *WORKERS],
+            seed=seed,
+            lease_seconds=float(stack.env["DUEKEEPER_LEASE_TTL_SECONDS"]),
+            at_work=lambda: self._outage.ask(registered) or (),
+            say=self._screen.happened,
+        )
+
+    def _pause(self, chaos: Chaos | None) -> None:
+        """Until the next look; chaos has its turns meanwhile."""
+        if chaos is None:
+            time.sleep(TURN_SECONDS)
+            return
+        until = time.monotonic() + TURN_SECONDS
+        while time.monotonic() < until:
+            chaos.turn()
+            time.sleep(CHAOS_TURN_SECONDS)
 
     def _start(self, stack: Stack, port: int) -> None:
         manage = str(Path(settings.BASE_DIR) / "manage.py")
@@ -129,10 +178,14 @@ class Quickstart:
         bind = f"127.0.0.1:{port}"
         web = ("-m", "gunicorn", "scheduler_site.wsgi", "--bind", bind, "--threads", "4")
         stack.start("web", python, *web, "--workers", "1", "--no-control-socket")
-        stack.start("scheduler", python, manage, "runscheduler")
-        stack.start("worker", python, manage, "runworker", "--slots", "8", "--drain-timeout", "10")
+        several = slice(None if self._chaos_seed is not None else 1)
+        worker = ("runworker", "--slots", "8", "--drain-timeout", "10")
+        for name in SCHEDULERS[several]:
+            stack.start(name, python, manage, "runscheduler")
+        for name in WORKERS[several]:
+            stack.start(name, python, manage, *worker)
 
-    def _turn(self, stack: Stack, shop: Shop) -> bool:
+    def _turn(self, stack: Stack, shop: Shop, chaos: Chaos | None) -> bool:
         """One look; True when this run is over."""
         stack.watch()
         figures = self._outage.ask(lambda: look(list(shop.accepted.values())))
@@ -144,16 +197,25 @@ class Quickstart:
         )
         if figures is None or not shop.done.is_set():
             return False
-        return self._exit_when_done and sum(figures.finished.values()) >= len(shop.accepted)
+        if not self._exit_when_done:
+            return False
+        if chaos is not None:
+            if chaos.kills < self._least_kills:
+                return False
+            chaos.end()
+        return sum(figures.finished.values()) >= len(shop.accepted)
 
-    def _end(self, stack: Stack, shop: Shop, demo: Demo, provider_url: str) -> int:
+    def _end(
+        self, stack: Stack, shop: Shop, demo: Demo, provider_url: str, chaos: Chaos | None
+    ) -> int:
         for line in shop.refused:
             self._screen.say(f"refused: {line}")
         found = self._report(stack, shop, demo, provider_url)
         if found is None:
             self._screen.say("No report: database or provider is away. The jobs are kept.")
             return 1
-        self._screen.report(found, replayed=shop.replayed)
+        faults = None if chaos is None else (chaos.kills, chaos.freezes)
+        self._screen.report(found, replayed=shop.replayed, faults=faults)
         incomplete = bool(shop.refused) or self._stopping
         return int(bool(found.problems) or (self._exit_when_done and incomplete))
 

@@ -71,8 +71,10 @@ class Screen:
             self._line_at = time.monotonic() + LINE_SECONDS
             self.say(self._line(figures, accepted))
 
-    def report(self, report: Report, *, replayed: int) -> None:
-        """The books of the run."""
+    def report(
+        self, report: Report, *, replayed: int, faults: tuple[int, int] | None = None
+    ) -> None:
+        """The books of the run; `faults` are kills and freezes on purpose."""
         books, table = report.books, Table(show_header=False, box=None, pad_edge=False)
         lines: list[tuple[str, object]] = [
             ("accepted", books.accepted),
@@ -84,12 +86,18 @@ class Screen:
             ("lost", books.lost),
             ("deliveries at the provider", books.deliveries),
             ("charges", books.charges),
+            ("charge jobs succeeded", books.charge_jobs_succeeded),
             ("mails", books.mails),
             ("duplicate deliveries collapsed", books.duplicate_deliveries_collapsed),
             ("charged but not succeeded", books.charged_but_not_succeeded),
             ("stale completions refused", report.stale_completions_refused),
             ("recoveries after a lost worker", self._recoveries(report.recoveries)),
+            ("histories verified", report.verdict.jobs),
+            ("events verified", report.verdict.events),
+            ("violations", sum(report.verdict.by_invariant.values())),
         ]
+        if faults:
+            lines += [("processes killed", faults[0]), ("processes frozen", faults[1])]
         for name, value in lines:
             table.add_row(name, str(value))
         panel = Panel(Group(table, Text(), self._verdict(report)), title="report", expand=False)

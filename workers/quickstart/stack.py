@@ -136,7 +136,29 @@ class Stack:
                 child.process = self._spawn(child.name, child.command)
                 child.started_at, child.again_at = time.monotonic(), None
                 hint = ": kill -9 it to see a recovery" if child.name == "worker" else ""
-                self._say(f"{child.name} started again, pid {child.process.pid}{hint}")
+                if child.deaths:  # otherwise whoever killed it on purpose has said so
+                    self._say(f"{child.name} started again, pid {child.process.pid}{hint}")
+
+    def pid(self, name: str) -> int | None:
+        """Process id of a child that runs, frozen or not."""
+        child = self.children[name]
+        gone = child.again_at is not None or child.process.poll() is not None
+        return None if gone else child.process.pid
+
+    def kill(self, name: str) -> None:
+        """`kill -9` a child on purpose: `watch` starts it again at once, and it is no sign of a fault in it."""
+        child = self.children[name]
+        child.process.kill()
+        child.process.wait()
+        child.again_at = time.monotonic()
+
+    def freeze(self, name: str) -> None:
+        """Stop a child where it stands, until `thaw`."""
+        self.children[name].process.send_signal(signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen child go on."""
+        self.children[name].process.send_signal(signal.SIGCONT)
 
     def stop(self, *names: str) -> None:
         """SIGTERM in the opposite order of starting, each waited for; they are not watched any more.
@@ -146,6 +168,7 @@ class Stack:
         for child in [child for name, child in self.children.items() if name in names][::-1]:
             if child.process.poll() is None:
                 child.process.send_signal(signal.SIGTERM)
+                child.process.send_signal(signal.SIGCONT)  # a frozen one would not hear it
                 try:
                     child.process.wait(STOP_SECONDS)
                 except subprocess.TimeoutExpired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from workers import embedded
+from workers.process import positive_int
 from workers.quickstart.stack import StackError
 from workers.tied import spawn
 
@@ -51,6 +53,24 @@ class Command(BaseCommand):
             help="end when all orders are finished; exit code 0 only if the books balance",
         )
 
+        chaos = parser.add_argument_group("chaos")
+        chaos.add_argument(
+            "--chaos",
+            action="store_true",
+            help="two schedulers and three workers, killed and frozen at random; at the end the"
+            " books must balance and every history must be whole all the same",
+        )
+        chaos.add_argument(
+            "--chaos-seed", type=int, metavar="N", help="the same faults again (default: random)"
+        )
+        chaos.add_argument(
+            "--chaos-kills",
+            type=positive_int,
+            default=20,
+            metavar="N",
+            help="with --exit-when-done: no end before so many kills (default: %(default)s)",
+        )
+
     def handle(self, *, data_dir: Path, **options: Any) -> None:
         """Run, in this process if there is a database, otherwise in a child that is given one."""
         stopped_code = int(options["exit_when_done"])  # stopped is not done
@@ -66,11 +86,17 @@ class Command(BaseCommand):
     def _run(self, folder: Path, options: dict[str, Any]) -> int:
         from workers.quickstart.run import Quickstart  # its models' checks need the database
 
+        seed = None
+        if options["chaos"] or options["chaos_seed"] is not None:
+            given = options["chaos_seed"]
+            seed = secrets.randbelow(1_000_000) if given is None else given
         stack = Quickstart(
             port=options["port"],
             folder=folder,
             orders=None if options["no_demo"] else options["orders"],
             exit_when_done=options["exit_when_done"],
+            chaos_seed=seed,
+            least_kills=options["chaos_kills"],
         )
         try:
             return stack.run()
