@@ -55,6 +55,13 @@ _enabled = parse(os.environ.get("DUEKEEPER_FAILPOINTS", ""))
 _visits: Counter[str] = Counter()
 
 
+def enable(text: str) -> None:
+    """Order these actions in place of those of the environment, for a process that was forked and not started."""
+    global _enabled
+    _enabled = parse(text)
+    _visits.clear()
+
+
 def failpoint(commit: str, moment: str) -> None:
     """Do what was ordered for this point; nothing in production."""
     if not _enabled:

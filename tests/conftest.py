@@ -55,5 +55,9 @@ def committed(transactional_db: None) -> Iterator[None]:
 @pytest.fixture
 def database_url(transactional_db: None) -> str:
     """URL of the current test database, for real processes. Rows are committed, and flushed after the test."""
+    return url_of_test_database()
+
+
+def url_of_test_database() -> str:
     given = urlsplit(os.environ["DATABASE_URL"])
     return given._replace(path=f"/{quote(str(connection.settings_dict['NAME']))}").geturl()

@@ -16,6 +16,7 @@ import pytest
 from django.db import transaction
 
 from jobs.errors import NotFound, TransitionRefused
+from jobs.failpoints import COMMITS
 from jobs.models import Job
 from jobs.states import TRANSITIONS, EventKind, JobStatus, Place, Transition
 from tests.support.moves import MOVES
@@ -153,6 +154,151 @@ def test_the_search_for_writers_finds(line):
 )
 def test_the_search_for_writers_lets_pass(line):
     assert writes_in(line) == []
+
+
+# Who commits
+
+ENGINE = sorted(
+    path
+    for folder in ("jobs/transitions", "jobs/services", "workers")
+    for path in (ROOT / folder).glob("*.py")
+)
+MARKS = {"commits", "commits_once", "atomically"}
+ANY_TABLE = re.compile(
+    r"\b(?:insert\s+into|update|delete\s+from)\s+jobs_\w+|jobs_ensure_", re.IGNORECASE
+)
+# Statements that are made here and sent by others, under their mark; and a transaction that only reads.
+NO_COMMITS = {"statements", "events", "verifying"}
+
+
+def unmarked_commits(source: str) -> list[str]:
+    """Functions that write rows outside a registered commit: neither marked themselves, nor called by marked ones only."""
+    tree = ast.parse(source)
+    models = models_imported(tree)
+    functions = {
+        node.name: node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    marked = {name for name, node in functions.items() if marks_of(node) & MARKS}
+    texts = {
+        target.id
+        for node in tree.body
+        for target, value in bindings(node)
+        if isinstance(target, ast.Name) and writes_text(value)
+    }
+    writers = {name for name, node in functions.items() if sends_write(node, models, texts)}
+    callers: dict[str, set[str]] = {name: set() for name in functions}
+    for caller, node in functions.items():
+        for used in names_in(node) & functions.keys() - {caller}:
+            callers[used].add(caller)
+    covered = set(marked)
+    for _ in functions:
+        covered |= {
+            name for name, by in callers.items() if by and by <= covered and name[0] == "_"
+        }
+    return sorted(writers - covered)
+
+
+def models_imported(tree: ast.Module) -> set[str]:
+    return {
+        name.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("jobs.models")
+        for name in node.names
+    }
+
+
+def marks_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    return {mark.id for mark in node.decorator_list if isinstance(mark, ast.Name)}
+
+
+def names_in(node: ast.AST) -> set[str]:
+    found = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    return found | {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+
+
+def writes_text(node: ast.AST) -> bool:
+    """True for SQL that writes, and for a LeaseEnd, which is one."""
+    texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant)]
+    is_sql = any(isinstance(text, str) and ANY_TABLE.search(text) for text in texts)
+    return is_sql or "LeaseEnd" in names_in(node)
+
+
+def sends_write(node: ast.AST, models: set[str], texts: set[str]) -> bool:
+    rows = set(models)
+    for one in ast.walk(node):
+        for target, value in bindings(one):
+            if isinstance(target, ast.Name) and root_of(value) in rows:
+                rows.add(target.id)
+    orm = any(
+        isinstance(one, ast.Call)
+        and isinstance(one.func, ast.Attribute)
+        and one.func.attr in WRITERS
+        and root_of(one.func) in rows
+        for one in ast.walk(node)
+    )
+    sql = any(
+        isinstance(one, ast.Constant)
+        and isinstance(one.value, str)
+        and ANY_TABLE.search(one.value)
+        for one in ast.walk(node)
+    )
+    return orm or sql or bool(names_in(node) & (texts | {"atomic"}))
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_f03_the_engine_writes_in_registered_commits_only(path):
+    if path.stem not in NO_COMMITS:
+        assert unmarked_commits(path.read_text()) == []
+
+
+def test_f03_every_transition_is_a_registered_commit():
+    assert public_functions().keys() <= COMMITS
+
+
+def test_f03_what_is_sent_by_others_is_sent_by_transitions_only():
+    elsewhere = [
+        str(path.relative_to(ROOT))
+        for path in PRODUCT
+        if {"end_leases", "insert_event"} & names_in(ast.parse(path.read_text()))
+    ]
+    assert elsewhere == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from jobs.models import Worker\ndef stop(one):\n    Worker.objects.filter(pk=one).update(state='x')",
+        "from jobs.models import Pool\ndef make():\n    return Pool.objects.get_or_create(name='x')",
+        "from jobs.models import Job\ndef f():\n    job = Job.objects.get()\n    job.save()",
+        "SQL = 'update jobs_shard set owner = null'\ndef give_up():\n    rows(SQL, {})",
+        "SQL = LeaseEnd(guard=HELD).sql()\ndef end():\n    end_leases(SQL)",
+        "def end():\n    rows('delete from jobs_lease', {})",
+        "def run(handler):\n    with transaction.atomic():\n        handler()",
+        # a helper of which one caller is not marked
+        "from jobs.models import Job\ndef _help():\n    Job.objects.all().delete()\n"
+        "@commits\ndef one():\n    _help()\ndef two():\n    _help()",
+        # a helper that anybody may import
+        "from jobs.models import Job\ndef help():\n    Job.objects.all().delete()\n@commits\ndef one():\n    help()",
+    ],
+)
+def test_the_search_for_commits_finds(source):
+    assert unmarked_commits(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "SQL = 'select 1 from jobs_job for update'\ndef look():\n    rows(SQL, {})",
+        "from jobs.models import Job\n@commits\ndef f():\n    Job.objects.all().delete()",
+        "from jobs.models import Job\nclass A:\n    @atomically\n    def f(self):\n        self._g()\n"
+        "    def _g(self):\n        Job.objects.create()",
+        "def f(values):\n    values.update(a=1)",
+    ],
+)
+def test_the_search_for_commits_lets_pass(source):
+    assert unmarked_commits(source) == []
 
 
 # The table of transitions

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import close_old_connections, transaction
 
 from jobs.conf import conf
+from jobs.database import commits_once
 from jobs.errors import LeaseLost
 from jobs.policies.cleaning import clean_json, clean_text, describe_exception
 from jobs.services.outcomes import AttemptOutcome, Ending
@@ -111,6 +112,7 @@ class Execution:
         cleaned = None if result is None else clean_json(result, conf().result_max_bytes)
         return AttemptOutcome(taken=self.taken, ending=Ending.SUCCEEDED, result=cleaned)
 
+    @commits_once
     def _run_transactional(self) -> None:
         """Effects in this database and the completion commit together, or neither does."""
         close_old_connections()

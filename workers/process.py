@@ -90,6 +90,7 @@ def run_until_signalled(run: Callable[[], None], stop: Callable[[], None]) -> No
             failed.append(error)
             raise
 
+    connection.close()  # of this thread, which has checked the settings and needs it no more
     signal.signal(signal.SIGTERM, lambda *_: stop())
     signal.signal(signal.SIGINT, lambda *_: stop())
     faulthandler.register(signal.SIGQUIT, all_threads=True)

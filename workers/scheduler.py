@@ -13,7 +13,7 @@ from django.db import DatabaseError, InterfaceError
 
 from jobs import telemetry
 from jobs.conf import conf
-from jobs.database import drop_if_gone, is_unavailable, rows
+from jobs.database import commits, drop_if_gone, is_unavailable, rows
 from jobs.queries.candidates import seconds_to_next_due
 from jobs.services.dispatch import Windows, dispatch
 from jobs.services.reaping import reap
@@ -141,6 +141,7 @@ class Scheduler:
         reaped = reap(shards=self._ownership.shards, actor=self._actor, rng=self._rng)
         turn.expired = reaped.expired
 
+    @commits
     def _ensure_partitions(self) -> None:
         ((made,),) = rows(
             "select jobs_ensure_event_partitions(%(days)s)", {"days": conf().partition_days_ahead}

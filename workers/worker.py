@@ -18,7 +18,6 @@ from uuid import UUID, uuid4
 from django.db import DatabaseError, InterfaceError
 
 from jobs import telemetry
-from jobs.clock import measure_skew
 from jobs.conf import conf
 from jobs.database import drop_if_gone, is_unavailable
 from jobs.models import Handler, Lease, Pool
@@ -32,6 +31,7 @@ from workers.handlers import MISSING, HandlerSpec
 from workers.heartbeat import Heartbeat
 from workers.listen import Listener
 from workers.loop import Loop
+from workers.skew import SkewWatch
 from workers.slots import Report, ThreadSlots
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,7 @@ class Worker:
         self._queued_since: float | None = None
         self._rate, self._rate_at, self._rate_count = 0.0, time.monotonic(), 0
         self._rng = random.Random()
+        self._skew = SkewWatch()
         self._heartbeat = Heartbeat(
             worker_id=self.id,
             held=self._held,
@@ -154,9 +155,6 @@ class Worker:
             self._heartbeat.hurry()
 
     def _report_alive(self) -> None:
-        skew = measure_skew()
-        if abs(skew.seconds) - skew.uncertainty > conf().clock_tolerance_seconds:
-            log.warning(telemetry.CLOCK_SKEWED, extra={"seconds": round(skew.seconds, 3)})
         report_worker(
             self.id,
             self.pool,
@@ -166,7 +164,7 @@ class Worker:
             running=min(len(self._held), self._slots.size),
             handlers=sorted(self.handlers),
             state="draining" if self._draining.is_set() else "running",
-            clock_skew_seconds=skew.seconds,
+            clock_skew_seconds=self._skew.measure(),
         )
 
     # --- one turn -------------------------------------------------------------------------------------------------

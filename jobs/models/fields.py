@@ -7,6 +7,8 @@ from typing import Any
 from django.db import models
 from django.db.models import F, Func, Lookup
 
+from jobs.database import array_literal
+
 # A deferrable foreign key costs a trigger call per row at commit, about 9 % of a drain. So hot tables refer to each
 # other without one; orphans are a matter for the history checker.
 _UNCONSTRAINED: dict[str, Any] = {"on_delete": models.DO_NOTHING, "db_constraint": False}
@@ -41,7 +43,10 @@ class AnyOf(Lookup):
     def get_prep_lookup(self) -> Any:
         field = self.lhs.output_field
         target = field.target_field if isinstance(field, models.ForeignKey) else field
-        return [target.get_prep_value(value) for value in self.rhs]
+        literal = array_literal(list(self.rhs))
+        if isinstance(literal, str):
+            return literal
+        return [target.get_prep_value(value) for value in literal]
 
     def get_db_prep_lookup(self, value: Any, connection: Any) -> Any:
         return "%s", [value]

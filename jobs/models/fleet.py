@@ -14,14 +14,6 @@ from jobs.models.catalog import Pool
 from jobs.models.fields import Link
 
 
-class ProcessQuerySet(models.QuerySet["Worker"]):
-    """Predicates of process rows."""
-
-    def seen_within(self, age: dt.timedelta, now: dt.datetime | None = None) -> Self:
-        """Processes whose last report is younger than `age` by the database's clock."""
-        return self.filter(last_seen_at__gte=at(now) - age)
-
-
 class Worker(models.Model):
     """One worker process. The id is random per start, so a reused host name never inherits leases."""
 
@@ -37,8 +29,6 @@ class Worker(models.Model):
     started_at = models.DateTimeField(db_default=Now())
     last_seen_at = models.DateTimeField(db_default=Now())
     clock_skew_seconds = models.FloatField(db_default=0.0)
-
-    objects = ProcessQuerySet.as_manager()
 
     class Meta:
         ordering = ["host", "pid"]

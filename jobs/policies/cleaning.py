@@ -143,8 +143,6 @@ class _Conversion:
         self.path.add(id(value))
         try:
             return self._plain(value, depth)
-        except KeyboardInterrupt:
-            raise
         except BaseException:  # noqa: BLE001  # attributes and iteration run code of the handler's object
             return _class_name(value)
         finally:
@@ -226,8 +224,6 @@ def _clean(text: str) -> str:
 def _text_of(value: object) -> str:
     try:
         return str.__str__(str(value))  # the outer call turns a subclass of str into str itself
-    except KeyboardInterrupt:
-        raise
     except BaseException:  # noqa: BLE001  # __str__ is a handler's code and may raise anything, SystemExit included
         return f"[{_class_name(value)}: text not readable]"
 

@@ -6,6 +6,7 @@ invariants carry the numbers of docs/faults.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from typing import Any
 
 from jobs.errors import InvalidField
 from jobs.policies.retry import RetryPolicy, nominal_seconds
+from jobs.policies.times import parse_time
 from jobs.states import EventKind, JobStatus
 
 # How an event moves a job: kind → (status before, status after). A completion_rejected moves nothing.
@@ -52,6 +54,7 @@ class Event:
     token: int | None = None
     due_at: datetime | None = None
     detail: dict[str, Any] = field(default_factory=dict)
+    detail_lost: bool = False  # it was no JSON object, or could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,7 @@ class Facts:
     has_due_entry: bool = False
     has_lease: bool = False
     lease_worker: str | None = None
+    lease_expires_at: datetime | None = None
     open_dead_letters: int = 0
 
 
@@ -93,12 +97,34 @@ class _State:
     lease: str | None = None
     worker: str | None = None  # actor that started this lease
     cancel_asked: bool = False
+    discarded: bool = False
     leases: set[str] = field(default_factory=set)
     last_failure: Event | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What expiries are held to.
+
+    Attributes:
+        tolerance_seconds: Clock tolerance that every expiry must have waited.
+        latest_seconds: After the tolerance, a scheduler that is alive has expired by then; None when there may have
+            been none alive.
+        now: Time of the snapshot, for leases that should be gone by now.
+    """
+
+    tolerance_seconds: float
+    latest_seconds: float | None = None
+    now: datetime | None = None
+
+
 def check_history(
-    events: Sequence[Event], facts: Facts, *, tolerance_seconds: float
+    events: Sequence[Event],
+    facts: Facts,
+    *,
+    tolerance_seconds: float,
+    latest_seconds: float | None = None,
+    now: datetime | None = None,
 ) -> list[Violation]:
     """Every rule that this job's history or rows break; empty when all is well.
 
@@ -106,25 +132,31 @@ def check_history(
         events: All events of the job in order of seq.
         facts: Its rows, read in the same snapshot.
         tolerance_seconds: Clock tolerance that expiries must have waited.
+        latest_seconds: A scheduler was alive all the time: it expires a lease so soon after the tolerance.
+        now: When the rows were read, to find a lease that should be gone by now.
+
+    Nothing that a row may hold makes this raise: what cannot be read is a violation where a rule needs it.
 
     >>> facts = Facts(status="scheduled", attempt=0, attempt_limit=1, max_attempts=1, lease_token=0, seq=0)
     >>> [violation.invariant for violation in check_history([], facts, tolerance_seconds=1.0)]
     ['I18', 'I1']
     """
+    bounds = Bounds(tolerance_seconds=tolerance_seconds, latest_seconds=latest_seconds, now=now)
     state, found = _State(limit=facts.max_attempts), []
     for position, event in enumerate(events, start=1):
         if event.seq != position:
             found.append(Violation("I18", event.seq, f"seq {event.seq} where {position} was next"))
             return found  # everything after a gap would only repeat this
-        found.extend(_step(state, event, facts, tolerance_seconds))
+        found.extend(_step(state, event, facts, bounds))
     found.extend(_compare(state, facts, len(events)))
+    found.extend(_check_overdue(facts, bounds))
     return found
 
 
-def _step(
-    state: _State, event: Event, facts: Facts, tolerance_seconds: float
-) -> Iterator[Violation]:
+def _step(state: _State, event: Event, facts: Facts, bounds: Bounds) -> Iterator[Violation]:
     """Rules that an event breaks where it stands; then the state after it."""
+    if event.detail_lost:
+        yield Violation("I18", event.seq, "its detail is no JSON object that can be read")
     if event.kind == EventKind.COMPLETION_REJECTED:
         if (event.from_status, event.to_status) != (state.status, state.status):
             yield Violation("I4", event.seq, "a refused report changed the status")
@@ -139,18 +171,25 @@ def _step(
             if state.worker is not None:
                 yield Violation("I2", event.seq, "started twice under one lease")
     if event.kind in ENDS and state.status == JobStatus.LEASED:
-        yield from _check_end(state, event, tolerance_seconds)
+        yield from _check_end(state, event, bounds)
+    if event.kind == EventKind.PUBLISH_EXPIRED:
+        yield from _check_publish_expiry(state, event, bounds)
     if event.kind == EventKind.FAILED:
         yield from _check_backoff(event, facts.retry)
     _apply(state, event, facts)
 
 
 def _check_move(state: _State, event: Event) -> Iterator[Violation]:
+    if event.kind not in MOVES and event.kind != EventKind.CANCELLED:
+        yield Violation("I18", event.seq, f"an event of an unknown kind, {event.kind!r}")
+        return
     before, after = MOVES.get(event.kind, (state.status, JobStatus.CANCELLED))
     if state.status in (JobStatus.SUCCEEDED, JobStatus.CANCELLED):
         yield Violation("I5", event.seq, f"{event.kind} after the job was {state.status}")
     elif state.status == JobStatus.DEAD and event.kind not in (_K.REQUEUED, _K.DISCARDED):
         yield Violation("I5", event.seq, f"{event.kind} after the job was dead")
+    elif state.discarded:
+        yield Violation("I5", event.seq, f"{event.kind} after its dead letter was discarded")
     elif before != state.status:
         rule = "I2" if event.kind in (_K.LEASED, _K.STARTED) else "I18"
         yield Violation(rule, event.seq, f"{event.kind} while the job was {state.status}")
@@ -181,12 +220,11 @@ def _check_claim(state: _State, event: Event) -> Iterator[Violation]:
         yield Violation("I10", event.seq, f"claimed before the backoff ended at {failure.due_at}")
 
 
-def _check_end(state: _State, event: Event, tolerance_seconds: float) -> Iterator[Violation]:
+def _check_end(state: _State, event: Event, bounds: Bounds) -> Iterator[Violation]:
     expired = event.detail.get("cause") == "lease_expired"
-    if (event.lease, event.token) != (state.lease, state.token):
-        yield Violation("I4", event.seq, f"{event.kind} with another lease or token")
+    yield from _check_lease(state, event)
     if expired:
-        yield from _check_expiry(event, tolerance_seconds)
+        yield from _check_expiry(event, bounds)
     elif state.worker is not None:
         if event.actor != state.worker:
             yield Violation("I4", event.seq, f"{event.actor} ended what {state.worker} holds")
@@ -205,23 +243,53 @@ def _check_end(state: _State, event: Event, tolerance_seconds: float) -> Iterato
         )
 
 
-def _check_expiry(event: Event, tolerance_seconds: float) -> Iterator[Violation]:
+def _check_lease(state: _State, event: Event) -> Iterator[Violation]:
+    if (event.lease, event.token) != (state.lease, state.token):
+        yield Violation("I4", event.seq, f"{event.kind} with another lease or token")
+
+
+def _check_publish_expiry(state: _State, event: Event, bounds: Bounds) -> Iterator[Violation]:
+    yield from _check_lease(state, event)
+    if state.worker is not None:
+        yield Violation("I4", event.seq, f"{event.kind} of what {state.worker} holds")
+    yield from _check_expiry(event, bounds)
+
+
+def _check_expiry(event: Event, bounds: Bounds) -> Iterator[Violation]:
     try:
-        expires_at = datetime.fromisoformat(str(event.detail["expires_at"]))
-    except (KeyError, ValueError):
+        expires_at = parse_time(event.detail.get("expires_at"), "/expires_at")
+    except InvalidField:
         yield Violation("I7", event.seq, "an expiry without the expires_at it saw")
         return
-    if event.at < expires_at + timedelta(seconds=tolerance_seconds) - MOMENT:
+    waited = (event.at - expires_at).total_seconds()
+    if waited < bounds.tolerance_seconds - MOMENT.total_seconds():
         yield Violation("I7", event.seq, f"expired at {event.at}, lease ran to {expires_at}")
+    if _is_late(waited, bounds):
+        told = f"expired at {event.at}, {waited:.3f} s after the lease ran out"
+        yield Violation("I8", event.seq, told)
+
+
+def _check_overdue(facts: Facts, bounds: Bounds) -> Iterator[Violation]:
+    if bounds.now is None or facts.lease_expires_at is None:
+        return
+    waits = (bounds.now - facts.lease_expires_at).total_seconds()
+    if _is_late(waits, bounds):
+        yield Violation("I8", 0, f"its lease ran out {waits:.3f} s ago and nobody took it back")
+
+
+def _is_late(waited: float, bounds: Bounds) -> bool:
+    latest = bounds.latest_seconds
+    return latest is not None and waited > bounds.tolerance_seconds + latest
 
 
 def _check_backoff(event: Event, retry: object) -> Iterator[Violation]:
     """The wait that a failure set, against the policy; a handler's own wish is marked in the detail."""
-    delay = event.detail.get("delay")
-    if event.due_at is None or not isinstance(delay, int | float):
+    delay = _number(event.detail.get("delay"))
+    if event.due_at is None or delay is None:
         yield Violation("I10", event.seq, "a retry without its delay")
         return
-    if abs(event.due_at - event.at - timedelta(seconds=delay)) > MOMENT:
+    waits = (event.due_at - event.at).total_seconds()
+    if abs(waits - delay) > MOMENT.total_seconds():
         yield Violation("I10", event.seq, f"due {event.due_at} does not follow from {delay} s")
     if "retry_after" in event.detail:
         return
@@ -229,9 +297,11 @@ def _check_backoff(event: Event, retry: object) -> Iterator[Violation]:
         policy = RetryPolicy.parse(retry)
     except InvalidField:
         return  # a row written past validation; the engine fell back to its default
-    least = nominal_seconds(policy, max(1, event.attempt)) * (1 - policy.jitter)
-    if delay < least - 0.001:
-        yield Violation("I10", event.seq, f"waits {delay} s, the policy says at least {least} s")
+    nominal = nominal_seconds(policy, max(1, event.attempt))
+    least, most = nominal * (1 - policy.jitter), nominal * (1 + policy.jitter)
+    if not least - 0.001 <= delay <= most + 0.001:
+        told = f"waits {delay} s, the policy says {least} to {most} s"
+        yield Violation("I10", event.seq, told)
 
 
 def _apply(state: _State, event: Event, facts: Facts) -> None:
@@ -249,6 +319,8 @@ def _apply(state: _State, event: Event, facts: Facts) -> None:
             state.cancel_asked = True
         case EventKind.REQUEUED:
             state.limit = state.attempt + facts.max_attempts
+        case EventKind.DISCARDED:
+            state.discarded = True
         case EventKind.FAILED:
             state.last_failure = event
         case EventKind.EDITED:
@@ -291,6 +363,16 @@ def _compare(state: _State, facts: Facts, events: int) -> Iterator[Violation]:
         yield Violation(
             "I18", 0, f"{facts.open_dead_letters} open dead letters of a {facts.status} job"
         )
+
+
+def _number(value: object) -> float | None:
+    """The value if it is a number, whatever its size."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _differ(one: datetime | None, other: datetime | None) -> bool:

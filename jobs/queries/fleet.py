@@ -2,49 +2,55 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from uuid import UUID
 
 from jobs.clock import NOW_SQL
 from jobs.conf import conf
 from jobs.database import rows
-from jobs.models import Worker
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLoad:
-    """One pool with at least one live worker.
+    """One pool with at least one live worker that takes work.
 
     Attributes:
         pool_id: The pool.
-        slots: Of its live workers that take work.
+        free_slots: Of those workers. What a dead or draining worker still holds takes none of them, nor does what one
+            holds beyond its own slots.
         handlers: Names that at least one of them knows.
         published: Leases waiting for a worker.
-        running: Leases that a worker holds, live or not.
     """
 
     pool_id: int
-    slots: int
+    free_slots: int
     handlers: frozenset[str]
     published: int
-    running: int
-
-    @property
-    def free_slots(self) -> int:
-        """Slots nobody uses now."""
-        return max(0, self.slots - self.running)
 
 
-LEASES_BY_POOL = """
-select pool_id, count(*) filter (where worker is null), count(*) filter (where worker is not null)
-from jobs_lease where shard = any(%(shards)s) group by pool_id"""
+# One round trip, for it stands before every claim.
+LOADS = f"""
+with held as (
+    select pool_id, worker, count(*) from jobs_lease where shard = any(%(shards)s) group by pool_id, worker
+)
+select alive.pool_id, greatest(0, alive.slots - coalesce(own.count, 0)), alive.handlers::text,
+    coalesce(published.count, 0)
+from jobs_worker alive
+    left join held own on own.worker = alive.id
+    left join held published on published.pool_id = alive.pool_id and published.worker is null
+where alive.state = 'running' and alive.last_seen_at >= {NOW_SQL} - %(timeout)s * interval '1 second'
+order by alive.pool_id"""
 
 
-def worker_timeout() -> timedelta:
+def worker_timeout_seconds() -> float:
     """How long a worker may be silent before it no longer counts as alive."""
-    return timedelta(seconds=conf().lease_ttl_seconds + conf().clock_tolerance_seconds)
+    return conf().lease_ttl_seconds + conf().clock_tolerance_seconds
 
 
 def pool_loads(*, shards: Sequence[int], now: datetime | None = None) -> list[PoolLoad]:
@@ -54,23 +60,28 @@ def pool_loads(*, shards: Sequence[int], now: datetime | None = None) -> list[Po
         shards: Whose leases count; name all of them, for other schedulers publish to the same pools.
         now: Aware UTC; default is the database clock.
     """
-    counts = {
-        pool: (published, running)
-        for pool, published, running in rows(LEASES_BY_POOL, {"shards": list(shards)})
+    params = {
+        "shards": list(shards),
+        "timeout": worker_timeout_seconds(),
+        "now": now,
     }
-    slots: dict[int, int] = {}
-    handlers: dict[int, set[str]] = {}
-    alive = Worker.objects.seen_within(worker_timeout(), now).filter(state="running")
-    for worker in alive.only("pool_id", "slots", "handlers"):
-        slots[worker.pool_id] = slots.get(worker.pool_id, 0) + worker.slots
-        # A row broken by hand knows nothing; it must not keep the others from being counted.
-        known = worker.handlers if isinstance(worker.handlers, list) else []
-        names = {name for name in known if isinstance(name, str)}
-        handlers.setdefault(worker.pool_id, set()).update(names)
-    return [
-        PoolLoad(pool, slots[pool], frozenset(handlers[pool]), *counts.get(pool, (0, 0)))
-        for pool in sorted(slots)
-    ]
+    loads: list[PoolLoad] = []
+    for pool_id, workers in groupby(rows(LOADS, params), itemgetter(0)):
+        _, free, handlers, published = zip(*workers, strict=True)
+        known = frozenset[str]().union(*map(_names, handlers))
+        loads.append(PoolLoad(pool_id, sum(free), known, published[0]))
+    return loads
+
+
+@lru_cache(maxsize=1024)
+def _names(handlers: str) -> frozenset[str]:
+    """What a worker knows. A row broken by hand knows nothing; it must not keep the others from being counted."""
+    known = json.loads(handlers)
+    return (
+        frozenset(name for name in known if isinstance(name, str))
+        if isinstance(known, list)
+        else frozenset()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +143,17 @@ def expired_leases(*, shards: Sequence[int], lease_ids: Sequence[UUID]) -> list[
     """What the reaper must know of these leases to plan their end; at most one row per id."""
     params = {"shards": list(shards), "leases": list(lease_ids)}
     return [ExpiredLease(*row) for row in rows(EXPIRED, params)]
+
+
+FORSAKEN = f"""
+select number from jobs_shard where expires_at + %(seconds)s * interval '1 second' < {NOW_SQL} order by number"""
+
+
+def forsaken_shards(*, seconds: float, now: datetime | None = None) -> list[int]:
+    """Shards whose owner fell silent, and that nobody took over for so long after its shard lease had ended.
+
+    Args:
+        seconds: How long a live scheduler may take to notice.
+        now: Aware UTC; default is the database clock.
+    """
+    return [number for (number,) in rows(FORSAKEN, {"seconds": seconds, "now": now})]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -10,11 +9,13 @@ from uuid import UUID
 
 from jobs.database import rows
 from jobs.policies.history import Event, Facts
+from jobs.queries.history import is_remark, stored_json
+from jobs.queries.lists import plain_time
 
-PAGE = """
+PAGE = f"""
 select job.id, job.status, job.attempt, job.attempt_limit, job.max_attempts, job.lease_token,
-    coalesce(lease.seq, job.seq), job.retry::text, entry.due_at, entry.job_id is not null, lease.id is not null,
-    lease.worker::text,
+    coalesce(lease.seq, job.seq), job.retry::text, {plain_time("entry.due_at")}, entry.job_id is not null,
+    lease.id is not null, lease.worker::text, {plain_time("lease.expires_at")},
     (select count(*) from jobs_deadletter letter
      where letter.shard = job.shard and letter.job_id = job.id and letter.resolution = 'open')
 from jobs_job job
@@ -22,12 +23,14 @@ from jobs_job job
     left join jobs_lease lease on lease.shard = job.shard and lease.job_id = job.id
 where job.shard = any(%(shards)s) and job.id > %(after)s
     and (%(tenant)s::int is null or job.tenant_id = %(tenant)s)
+    and (%(handler)s::text is null or job.handler = %(handler)s)
     and (%(since)s::timestamptz is null or job.created_at >= %(since)s)
     and (%(until)s::timestamptz is null or job.created_at < %(until)s)
 order by job.id limit %(limit)s"""
 
-EVENTS = """
-select job_id, seq, at, kind, from_status, to_status, attempt, actor, lease::text, token, due_at, detail::text
+EVENTS = f"""
+select job_id, seq, {plain_time("at")}, kind, from_status, to_status, attempt, actor, lease::text, token,
+    {plain_time("due_at")}, detail::text
 from jobs_jobevent where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[]) order by job_id, seq"""
 
 # Rows that refer to a job which does not exist: nothing else would ever look at them.
@@ -56,6 +59,7 @@ def histories(
     *,
     shards: Sequence[int],
     tenant_id: int | None = None,
+    handler: str | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
     job_id: UUID | None = None,
@@ -66,6 +70,7 @@ def histories(
     Args:
         shards: Which shards to read.
         tenant_id: Only this tenant's jobs.
+        handler: Only jobs of this handler.
         since: Only jobs created then or later, aware.
         until: Only jobs created before, aware.
         job_id: Only this job.
@@ -75,6 +80,7 @@ def histories(
     params = {
         "shards": list(shards),
         "tenant": tenant_id,
+        "handler": handler,
         "since": since,
         "until": until,
         "limit": 1 if job_id else page,
@@ -97,7 +103,8 @@ def orphans(*, shards: Sequence[int]) -> list[tuple[str, UUID]]:
 def _events(shards: Sequence[int], job_ids: list[UUID]) -> dict[UUID, list[Event]]:
     found: dict[UUID, list[Event]] = {}
     for row in rows(EVENTS, {"shards": list(shards), "jobs": job_ids}):
-        detail = json.loads(row[11]) if row[11] else {}
+        detail = {} if row[11] is None else stored_json(row[11])
+        readable = isinstance(detail, dict) and not is_remark(detail)
         found.setdefault(row[0], []).append(
             Event(
                 seq=row[1],
@@ -110,7 +117,8 @@ def _events(shards: Sequence[int], job_ids: list[UUID]) -> dict[UUID, list[Event
                 lease=row[8],
                 token=row[9],
                 due_at=row[10],
-                detail=detail if isinstance(detail, dict) else {},
+                detail=detail if readable else {},
+                detail_lost=not readable,
             )
         )
     return found
@@ -128,15 +136,9 @@ def _facts(
     has_due_entry: bool,
     has_lease: bool,
     lease_worker: str | None,
+    lease_expires_at: datetime | None,
     open_dead_letters: int,
 ) -> Facts:
-    try:
-        policy = json.loads(retry)
-    except (
-        ValueError,
-        RecursionError,
-    ):  # written past validation; the checker then knows no policy
-        policy = None
     return Facts(
         status=status,
         attempt=attempt,
@@ -144,10 +146,11 @@ def _facts(
         max_attempts=max_attempts,
         lease_token=lease_token,
         seq=seq,
-        retry=policy,
+        retry=stored_json(retry),
         due_at=due_at,
         has_due_entry=has_due_entry,
         has_lease=has_lease,
         lease_worker=lease_worker,
+        lease_expires_at=lease_expires_at,
         open_dead_letters=open_dead_letters,
     )

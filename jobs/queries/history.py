@@ -296,6 +296,11 @@ def stored_json(text: str | None) -> Any:
     return {"unreadable": True, "characters": len(text)}
 
 
+def is_remark(value: object) -> bool:
+    """True for what `stored_json` gives in place of a value that could not be held."""
+    return isinstance(value, dict) and value.get("unreadable") is True
+
+
 def _deeper_than(depth: int, value: object) -> bool:
     level = [value]
     for _ in range(depth):

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from jobs.clock import database_now
+from jobs.database import commits
 from jobs.errors import InvalidField
 from jobs.models import ApiToken, Tenant
 from jobs.policies.tokens import mint
@@ -31,6 +32,7 @@ SCOPES = frozenset(
 LIFETIME = timedelta(days=365)
 
 
+@commits
 def create_token(
     tenant: Tenant,
     name: str,

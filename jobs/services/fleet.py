@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db.models.functions import Now
 
-from jobs.database import atomically
+from jobs.database import atomically, commits
 from jobs.errors import PoolMismatch
 from jobs.models import Handler, Pool, Worker
 from jobs.policies.routing import canonical_labels
@@ -55,6 +55,7 @@ def advertise_handlers(handlers: Iterable[Handler]) -> None:
         )
 
 
+@commits
 def report_worker(worker_id: UUID, pool: Pool, **facts: Any) -> None:
     """Make or refresh the row of a live worker. It comes back by itself if somebody deleted it."""
     Worker.objects.update_or_create(
@@ -64,6 +65,7 @@ def report_worker(worker_id: UUID, pool: Pool, **facts: Any) -> None:
     )
 
 
+@commits
 def retire_worker(worker_id: UUID) -> None:
     """The worker has stopped in good order; its row says so until it is cleaned away."""
     Worker.objects.filter(pk=worker_id).update(state="stopped", running=0, last_seen_at=Now())

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from django.db import connection
+
 from jobs.conf import conf
-from jobs.database import atomically
+from jobs.database import atomically, commits
 from jobs.errors import (
     InvalidField,
     NoMatchingPool,
@@ -61,10 +63,19 @@ def submit_jobs(*, tenant: Tenant, requests: Sequence[JobRequest], actor: str) -
     except (UnknownHandler, NoMatchingPool, ValidationFailed):
         # Since that reading a worker may have advertised the handler, or a person added the pool or the lane.
         jobs = _resolve_all(tenant, requests, actor, catalog(max_age_seconds=0))
-    return _store(tenant, requests, jobs, actor)
+    if len(jobs) == 1 and not connection.in_atomic_block:
+        # One statement: the job is there or nothing is, and a transaction around it would be four round trips more.
+        return _store(tenant, requests, jobs, actor)
+    return _store_together(tenant, requests, jobs, actor)
 
 
 @atomically
+def _store_together(
+    tenant: Tenant, requests: Sequence[JobRequest], jobs: list[NewJob], actor: str
+) -> list[Submitted]:
+    return _store(tenant, requests, jobs, actor)
+
+
 def _store(
     tenant: Tenant, requests: Sequence[JobRequest], jobs: list[NewJob], actor: str
 ) -> list[Submitted]:
@@ -101,6 +112,7 @@ def _resolve_all(
     ]
 
 
+@commits
 def _new_route(handler: str, labels_text: str, labels: dict[str, str]) -> int:
     """Store a pair of handler and labels that is asked for the first time: it is what pools are matched against."""
     # Its key alone: one that the catalog left out may have labels that cannot be read.

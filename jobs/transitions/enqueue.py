@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs.clock import NOW_SQL
-from jobs.database import atomically, notify, rows
+from jobs.database import commits, notify, rows
 from jobs.states import EventKind, JobStatus
 from jobs.telemetry import CHANNEL_DUE
 from jobs.transitions.events import insert_event
@@ -71,7 +71,7 @@ with wanted as (
 select job_id, due_at <= {NOW_SQL} + interval '2 seconds' from made"""
 
 
-@atomically
+@commits
 def create_jobs(jobs: Sequence[NewJob], *, actor: str, now: datetime | None = None) -> set[UUID]:
     """nothing → scheduled for every job whose request key is unused.
 

@@ -43,6 +43,7 @@ STARTS = {
     Place.DEAD_LETTER: Start.DEAD,
 }
 TIME_TEXT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
+ARRAY_LITERAL = re.compile(r"\{[0-9a-f-]+(,[0-9a-f-]+)*\}")
 MONTH_SECONDS = 30 * 86_400.0
 
 
@@ -57,6 +58,9 @@ def times_in(value: Any) -> Iterator[object]:
         case list() | tuple() | set():
             for part in value:
                 yield from times_in(part)
+        case str() if ARRAY_LITERAL.fullmatch(value):
+            for part in value[1:-1].split(","):
+                yield from times_in(int(part) if part.isdecimal() else part)
         case str() if value.startswith(("{", "[")):
             yield from times_in(json.loads(value))
         case str() if TIME_TEXT.search(value):

@@ -6,10 +6,11 @@ import pytest
 from django.db import connection
 
 from jobs.database import rows
-from jobs.models import Job
+from jobs.models import Job, Lease
+from jobs.states import Place
 from jobs.transitions.finish import complete_jobs, retry_jobs
 from jobs.transitions.lease import extend_leases
-from tests.factories import BOOM, WORKER, all_shards
+from tests.factories import BOOM, WORKER, all_shards, lease_of, make_job
 from tests.support.crowd import make_crowd, publish_all, take_all
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -18,6 +19,12 @@ JOBS, BATCH = 4000, 500
 ITEM = {"delay": 0.0, "cause": "error", "error": BOOM}
 RESULT = {"paid": True, "receipt": "r-8812"}
 COUNTS = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = %(table)s"
+
+# Key columns, and those that an index's condition or expression names.
+INDEXED = r"""
+select distinct attname from pg_index join pg_attribute on attrelid = indrelid
+where indrelid = 'jobs_lease'::regclass and attnum > 0
+    and pg_get_indexdef(indexrelid) ~ ('[( "]' || attname || '[) ",]')"""
 
 
 def updates(table: str) -> tuple[int, int]:
@@ -62,7 +69,7 @@ def test_transitions_of_jobs_are_hot_over_a_drain():
     assert hot_share(before, updates("jobs_job"), least=2 * JOBS) >= 0.95
 
 
-def test_heartbeats_of_leases_are_hot():
+def test_kf59_heartbeats_of_leases_are_hot():
     make_crowd(JOBS)
     publish_all(list(Job.objects.values_list("pk", flat=True)))
     leases = [taken.lease_id for taken in take_all(worker_id=WORKER)]
@@ -79,3 +86,19 @@ def test_heartbeats_of_leases_are_hot():
             )
             assert len(kept) == len(batch)
     assert hot_share(before, updates("jobs_lease"), least=beats * JOBS) >= 0.90
+
+
+def test_kf59_a_heartbeat_changes_no_indexed_column():
+    job = make_job(place=Place.RUNNING)
+    lease, row = lease_of(job), Lease.objects.filter(job=job).values()
+    before: dict[str, object] = {**row.get()}
+    note = {"fraction": 0.5, "note": "half way"}
+    extend_leases(
+        shards=all_shards(), worker_id=WORKER, lease_ids=[lease.pk], progress={lease.pk: note}
+    )
+    after: dict[str, object] = {**row.get()}
+    changed = {name for name in before if before[name] != after[name]}
+    indexed = {name for (name,) in rows(INDEXED, {})}
+    assert changed == {"heartbeat_at", "expires_at", "progress"}
+    assert indexed >= {"id", "job_id", "pool_id", "rank", "worker"}
+    assert not changed & indexed

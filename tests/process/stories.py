@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobs.clock import database_now
 from jobs.models import Job, JobEvent
+from jobs.policies.deliveries import read_deliveries
 from jobs.services.requests import parse_request
 from jobs.services.submit import submit_jobs
 from jobs.services.verifying import verify_history
@@ -17,7 +20,7 @@ from tests.support.books import assert_balanced
 
 __all__ = ["database_now"]
 
-PROBE_PAYLOAD = {"gate", "leave", "seconds", "raises", "odd_progress"}
+PROBE_PAYLOAD = {"gate", "leave", "seconds", "raises", "odd_progress", "way", "odd"}
 
 
 def submit(handler: str = "probe.deaf", *, tenant: str = "acme", **fields: Any) -> UUID:
@@ -61,6 +64,24 @@ def events(job_id: UUID, kind: str = "") -> list[Event]:
     ]
 
 
+def histories(job_ids: Collection[UUID]) -> dict[UUID, list[Event]]:
+    """The events of many jobs, in order."""
+    told: dict[UUID, list[Event]] = {job_id: [] for job_id in job_ids}
+    found = JobEvent.objects.filter(job_id__in=told).order_by("job_id", "seq")
+    for job_id, *row in found.values_list("job_id", *Event._fields).iterator():
+        told[job_id].append(Event(*row)._replace(detail=row[-1] or {}))
+    return told
+
+
+def recoveries(told: Iterable[Event]) -> list[float]:
+    """For each attempt lost with its worker: seconds from its last heartbeat until it went back to the calendar."""
+    return [
+        seconds_between(lost.detail["heartbeat_at"], lost.at)
+        for lost in told
+        if lost.detail.get("cause") == "lease_expired"
+    ]
+
+
 def story(job_id: UUID) -> list[str]:
     """What happened to the job, in the words of its events: ["created", "leased", "started", "succeeded"]."""
     return [event.kind for event in events(job_id)]
@@ -91,10 +112,15 @@ def seconds_between(earlier: datetime | str, later: datetime | str) -> float:
     return (last - first).total_seconds()
 
 
-def assert_at_rest() -> None:
-    """Every job is finished or waits for later, and every history is whole: by both checkers, which share no code."""
+def assert_at_rest(*, receiver_log: Path | None = None, **how: Any) -> None:
+    """Every job is finished or waits for later, and every history is whole: by both checkers, which share no code.
+
+    With the log of a receiver that all jobs call, its promise was kept too; `how` goes to `verify_history`.
+    """
     assert_balanced()
-    verdict = verify_history(at_rest=True)
+    if receiver_log is not None:
+        how["deliveries"] = read_deliveries(receiver_log.read_text().splitlines())
+    verdict = verify_history(at_rest=True, **how)
     told = "\n".join(map(str, [*verdict.violations[:20], *verdict.first_story]))
     assert verdict.clean, f"{dict(verdict.by_invariant)}\n{told}"
     assert verdict.jobs > 0

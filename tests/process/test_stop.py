@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import time
 from uuid import UUID
 
 import pytest
 from django.db import transaction
 
 from jobs.models import Job, Lease, Worker
+from tests.process.kills import assert_each_effect_once, assert_recovered_in_time, end_at_work
 from tests.process.stories import (
     assert_at_rest,
     database_now,
@@ -20,11 +22,12 @@ from tests.process.stories import (
     submit,
     submit_many,
 )
-from tests.support.process import T_REC
+from tests.support.process import T_REC, Process
 
 pytestmark = pytest.mark.process
 
 RUN_ONCE = ["created", "leased", "started", "succeeded"]
+SEED = 5
 GIVEN_BACK = ["created", "leased", "started", "released", "leased", "started", "succeeded"]
 
 
@@ -130,6 +133,22 @@ def test_kf53_jobs_that_ignore_the_stop_are_given_back_and_the_worker_ends(fleet
         assert (row.attempt, row.max_attempts, row.attempt_limit) == (2, 1, 2)
         last = max(note.at for note in probe.notes(job) if note.attempt == 1)
         assert last < probe.notes(job, "began")[1].at, "two attempts ran at the same time"
+    assert_at_rest()
+
+
+@pytest.mark.timeout(180)
+def test_f05_workers_killed_a_moment_after_the_stop_signal_lose_nothing(fleet):
+    def stop_and_kill(victim: Process) -> None:
+        victim.send(signal.SIGTERM)
+        time.sleep(0.1)
+        victim.kill()
+
+    fleet.fork_all()
+    fleet.scheduler()
+    jobs, stopped = end_at_work(fleet, stop_and_kill, times=20, seed=SEED, portion=16, seconds=0.4)
+    assert Worker.objects.filter(pk__in=stopped, state="draining").exists(), "no signal arrived"
+    assert_recovered_in_time(jobs, stopped)
+    assert_each_effect_once(fleet, jobs)
     assert_at_rest()
 
 

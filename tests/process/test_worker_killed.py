@@ -15,6 +15,7 @@ from django.db.models import Exists, OuterRef
 from jobs.database import rows
 from jobs.models import DueEntry, Job, Lease, SchedulerNode
 from jobs.states import FINISHED
+from tests.process.kills import assert_each_effect_once, assert_recovered_in_time, end_at_work
 from tests.process.stories import (
     assert_at_rest,
     events,
@@ -25,7 +26,7 @@ from tests.process.stories import (
     story,
     submit,
 )
-from tests.support.process import PROFILE, T_REC
+from tests.support.process import PROFILE, T_REC, Process
 
 pytestmark = pytest.mark.process
 
@@ -37,6 +38,8 @@ ALIVE = "select pid from pg_stat_activity where pid = %(pid)s"
 # The figure promised is 200 (PROCESS_KILLS=200 make process); an ordinary run does fewer.
 KILLS = int(os.environ.get("PROCESS_KILLS") or 10)
 SEED, JOBS_A_KILL, JOB_SECONDS = 22, 8, 0.15
+# Under load: 40 in an ordinary run, 200 in a long one.
+LOAD_KILLS = int(os.environ.get("PROCESS_KILLS") or 40)
 
 
 def orphans() -> int:
@@ -89,6 +92,7 @@ def test_f12_a_worker_restarted_at_once_on_the_same_host_inherits_no_lease(fleet
     assert story(job) == TAKEN_AND_LOST
     (failed,) = events(job, "failed")
     assert seconds_between(failed.detail["heartbeat_at"], failed.at) <= T_REC
+    assert not Lease.objects.exists()
     assert_at_rest()
 
 
@@ -182,4 +186,20 @@ def test_kf22_kills_at_random_leave_no_job_between_two_places(fleet, probe):
     lost = [event for job in jobs for event in events(job, "failed")]
     assert lost, "no kill has met a running job"
     assert {event.detail["cause"] for event in lost} == {"lease_expired"}
+    assert_at_rest()
+
+
+@pytest.mark.timeout(120 + 2 * LOAD_KILLS)
+def test_f01_i16_workers_killed_under_load_lose_nothing_and_have_each_effect_once(fleet):
+    """Ten a second, as far as new ones are there to take over; and always work for all of them."""
+
+    def kill(victim: Process) -> None:
+        victim.kill()
+        time.sleep(0.1)
+
+    fleet.fork_all()
+    fleet.scheduler()
+    jobs, killed = end_at_work(fleet, kill, times=LOAD_KILLS, seed=SEED, portion=100, seconds=0.02)
+    assert_recovered_in_time(jobs, killed)
+    assert_each_effect_once(fleet, jobs)
     assert_at_rest()

@@ -138,8 +138,31 @@ def test_running_work_and_published_work_both_take_room():
     make_job(place=Place.RUNNING)
     make_job(place=Place.PUBLISHED)
     make_many(10)
-    make_worker(slots=5)
+    make_worker(id=WORKER, slots=5)
     assert turn() == Dispatched(published=3)
+
+
+@pytest.mark.parametrize("state", ["draining", "stopped", "silent", "unknown"])
+def test_what_a_worker_holds_that_takes_no_work_any_more_takes_no_room_of_the_others(state):
+    """Otherwise a crash of one worker would idle the others until its leases run out."""
+    for _ in range(5):
+        make_job(place=Place.RUNNING)
+    if state == "silent":
+        make_worker(id=WORKER, slots=5, last_seen_at=database_now() - timedelta(minutes=5))
+    elif state != "unknown":
+        make_worker(id=WORKER, slots=5, state=state)
+    make_many(10)
+    make_worker(slots=4, pid=2)
+    assert turn() == Dispatched(published=4)
+
+
+def test_what_a_worker_holds_beyond_its_slots_takes_no_room_of_the_others():
+    for _ in range(5):
+        make_job(place=Place.RUNNING)
+    make_worker(id=WORKER, slots=2)
+    make_many(10)
+    make_worker(slots=4, pid=2)
+    assert turn() == Dispatched(published=4)
 
 
 def test_the_slots_of_all_live_workers_of_a_pool_count():
@@ -183,7 +206,7 @@ def test_kf39_a_full_pool_never_stands_before_an_idle_one(settings):
     make_many(1000, lane="urgent", labels={"kind": "full"})
     make_many(100, lane="background", labels={"k": "i"})
     make_worker(full, slots=5)
-    make_worker(idle, slots=20)
+    make_worker(idle, id=WORKER, slots=20)
     assert turn() == Dispatched(published=25)
     Lease.objects.filter(pool=idle).update(worker=WORKER, started_at=database_now())
     Worker.objects.filter(pool=idle).update(slots=30)

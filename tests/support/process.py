@@ -22,6 +22,7 @@ import psutil
 
 from jobs.database import rows
 from jobs.models import Job, JobEvent, Lease, SchedulerNode, Shard, Worker
+from tests.support.forks import Fork, Parent
 from workers.tied import spawn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,11 +53,28 @@ select pid, state, wait_event, age(statement_timestamp(), query_start),
 from pg_stat_activity where datname = current_database() order by pid"""
 
 
+def environment(database_url: str) -> dict[str, str]:
+    """What every process of a test is given, besides its own settings."""
+    given = {k: v for k, v in os.environ.items() if not k.startswith("DUEKEEPER_")}
+    return {
+        **given,
+        **{_variable(name): str(value) for name, value in PROFILE.items()},
+        "DATABASE_URL": database_url,
+        "LOG_FORMAT": "json",
+        "PYTHONFAULTHANDLER": "1",
+    }
+
+
 class Process:
     """One child process and its log."""
 
     def __init__(
-        self, name: str, popen: subprocess.Popen[bytes], log: Path, *, prints_stacks: bool = False
+        self,
+        name: str,
+        popen: subprocess.Popen[bytes] | Fork,
+        log: Path,
+        *,
+        prints_stacks: bool = False,
     ) -> None:
         self.name, self.log, self._popen, self._prints_stacks = name, log, popen, prints_stacks
         self.may_end = False  # set by whoever ends it; an end that nobody wanted fails every wait
@@ -139,15 +157,11 @@ class Fleet:
     def __init__(self, *, database_url: str, folder: Path) -> None:
         self.processes: list[Process] = []
         self.folder = folder
-        given = {k: v for k, v in os.environ.items() if not k.startswith("DUEKEEPER_")}
+        self._parent: Parent | None = None
         self._env = {
-            **given,
-            **{f"DUEKEEPER_{name.upper()}": str(value) for name, value in PROFILE.items()},
+            **environment(database_url),
             "DUEKEEPER_APPS": "tests.process.probes",
             "PROBE_FOLDER": str(folder),
-            "DATABASE_URL": database_url,
-            "LOG_FORMAT": "json",
-            "PYTHONFAULTHANDLER": "1",
         }
 
     def __enter__(self) -> Self:
@@ -156,6 +170,12 @@ class Fleet:
     def __exit__(self, *error: object) -> None:
         for process in self.processes:
             process.kill()
+        if self._parent is not None:
+            self._parent.close()
+
+    def fork_all(self) -> None:
+        """From now on schedulers and workers without settings of their own (failpoints aside) are forks: starts are cheap."""
+        self._parent = Parent(env=self._env, log=self.folder / "parent.log")
 
     def scheduler(self, *flags: str, **settings: object) -> Process:
         """Start a scheduler; `settings` are fields of JobsConf, or whole variable names in capitals."""
@@ -223,6 +243,14 @@ class Fleet:
 
     def _manage(self, command: str, *flags: str, **settings: object) -> Process:
         name = f"{command.removeprefix('run')}-{len(self.processes)}"
+        if self._parent is not None and settings.keys() <= {"failpoints"}:
+            log = self.folder / f"{len(self.processes)}-{name}.log"
+            log.touch()
+            fork = self._parent.fork(
+                command, *flags, log=log, failpoints=str(settings.get("failpoints", ""))
+            )
+            self.processes.append(Process(name, fork, log, prints_stacks=True))
+            return self.processes[-1]
         return self.start(name, sys.executable, MANAGE, command, *flags, **settings)
 
     def _is_ready(self) -> bool:

@@ -8,8 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jobs.policies.history import Event, Facts, check_history
+from jobs.states import EventKind, JobStatus
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 WORKER, OTHER, SCHEDULER, PERSON = "worker:a", "worker:b", "scheduler:s", "user:anna"
@@ -25,6 +28,8 @@ STEPS: dict[str, tuple[str | None, str]] = {
     "dead": ("leased", "dead"),
     "requeued": ("dead", "scheduled"),
     "released": ("leased", "scheduled"),
+    "publish_expired": ("leased", "scheduled"),
+    "discarded": ("dead", "dead"),
 }
 
 
@@ -125,6 +130,14 @@ SPOILED = {
             3,
             due_at=at(33.5),
             detail={"cause": "lease_expired", "delay": 2.0, "expires_at": at(30).isoformat()},
+        ),
+    ),
+    "backoff above the policy's jitter": (
+        "I10",
+        changed(
+            3,
+            due_at=at(46.6),
+            detail={"cause": "lease_expired", "delay": 15.1, "expires_at": at(30).isoformat()},
         ),
     ),
     "a due time that does not follow from the delay": ("I10", changed(3, due_at=at(50))),
@@ -228,3 +241,198 @@ def test_a_late_report_changes_nothing_and_may_follow_the_end():
 )
 def test_i1_i18_rows_that_the_events_do_not_explain(rows, invariant):
     assert invariant in broken(lost_then_succeeded(), replace(DONE, **rows))
+
+
+# Expiries that come too early or too late
+
+
+ALIVE: dict[str, Any] = {
+    "tolerance_seconds": 1.0,
+    "latest_seconds": 2.0,
+}  # ran to 30, so it must be expired from 31 to 33
+
+
+@pytest.mark.parametrize(("seconds", "rules"), [(32.9, set()), (33.1, {"I8"})])
+def test_i8_an_expiry_is_late_only_if_a_scheduler_was_alive(seconds, rules):
+    events = lost_then_succeeded()
+    events[3] = replace(events[3], at=at(seconds), due_at=at(seconds + 12))
+    events[4:] = [replace(one, at=one.at + timedelta(seconds=10)) for one in events[4:]]
+    events[4] = replace(events[4], due_at=at(seconds + 12))
+    assert broken(events) == set()
+    found = check_history(events, DONE, **ALIVE)
+    assert {(one.invariant, one.seq) for one in found} == {(rule, 4) for rule in rules}
+
+
+@pytest.mark.parametrize(("seconds", "rules"), [(32.9, set()), (33.1, {"I8"})])
+def test_i8_a_lease_that_nobody_takes_back_is_seen_while_it_is_there(seconds, rules):
+    facts = replace(
+        DONE,
+        status="leased",
+        attempt=1,
+        lease_token=1,
+        seq=3,
+        has_lease=True,
+        lease_worker="a",
+        lease_expires_at=at(30),
+    )
+    found = check_history(lost_then_succeeded()[:3], facts, **ALIVE, now=at(seconds))
+    assert {one.invariant for one in found} == rules
+    assert check_history(lost_then_succeeded()[:3], facts, tolerance_seconds=1.0, now=at(99)) == []
+
+
+def published_in_vain(seconds: float, **more: Any) -> list[Event]:
+    given = {"detail": {"expires_at": at(60).isoformat()}, "lease": "lease-1", "token": 1, **more}
+    return [
+        *lost_then_succeeded()[:2],
+        event(3, "publish_expired", seconds, 1, actor=SCHEDULER, due_at=at(seconds), **given),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("events", "rules"),
+    [
+        (published_in_vain(61.5), set()),
+        (published_in_vain(60.9), {"I7"}),
+        (published_in_vain(63.1), {"I8"}),
+        (published_in_vain(61.5, detail={}), {"I7"}),
+        (published_in_vain(61.5, token=2), {"I4"}),
+        (published_in_vain(61.5, lease="lease-2"), {"I4"}),
+    ],
+    ids=["in time", "early", "late", "without its expires_at", "token", "lease"],
+)
+def test_i4_i7_i8_published_work_is_taken_back_in_time_under_its_own_lease(events, rules):
+    facts = Facts(
+        status="scheduled",
+        attempt=1,
+        attempt_limit=4,
+        max_attempts=3,
+        lease_token=1,
+        seq=3,
+        retry=RETRY,
+        due_at=events[2].due_at,
+        has_due_entry=True,
+    )
+    assert {one.invariant for one in check_history(events, facts, **ALIVE)} == rules
+
+
+def test_i4_what_a_worker_has_begun_is_not_published_any_more():
+    again = replace(published_in_vain(61.5)[2], seq=4)
+    assert "I4" in broken([*lost_then_succeeded()[:3], again])
+
+
+def test_i5_after_a_discard_nothing_follows():
+    held = {"lease": "lease-1", "token": 1}
+    events = [
+        *lost_then_succeeded()[:3],
+        event(4, "dead", 1, 1, detail={"reason": "permanent_error"}, **held),
+        event(5, "discarded", 2, 1, actor=PERSON),
+    ]
+    facts = replace(DONE, status="dead", attempt=1, lease_token=1, seq=5)
+    assert broken(events, facts) == set()
+    requeued = event(6, "requeued", 3, 1, actor=PERSON, due_at=at(3))
+    assert "I5" in broken([*events, requeued])
+
+
+# Rows written past validation
+
+
+def odd(*values: Any) -> tuple[Any, ...]:
+    return values
+
+
+POISON: dict[str, Any] = {
+    "detail of another type": (changed(3, detail={}, detail_lost=True), {"I18", "I4", "I10"}),
+    "expires_at absent": (changed(3, detail={"cause": "lease_expired", "delay": 12.0}), {"I7"}),
+    **{
+        f"expires_at {value!r}": (
+            changed(3, detail={"cause": "lease_expired", "delay": 12.0, "expires_at": value}),
+            {"I7"},
+        )
+        for value in odd(None, 7, "soon", "2026-06-01T12:00:30", "9999-12-31T23:59:59Z", {}, [])
+    },
+    **{
+        f"delay {str(value)[:20]!r}": (
+            changed(
+                3,
+                detail={
+                    "cause": "lease_expired",
+                    "delay": value,
+                    "expires_at": at(30).isoformat(),
+                },
+            ),
+            {"I10"},
+        )
+        for value in odd(None, "12", True, [], 10**400, 1e300, -1e300, float("inf"), float("nan"))
+    },
+    "due_at absent": (changed(3, due_at=None), {"I10"}),
+    "due_at at the end of time": (changed(3, due_at=datetime.max.replace(tzinfo=UTC)), {"I10"}),
+    "at the beginning of time": (changed(3, at=datetime.min.replace(tzinfo=UTC)), {"I7", "I10"}),
+    "token null": (changed(4, token=None), {"I3"}),
+    "lease null": (changed(4, lease=None), {"I3"}),
+    "unknown kind": (changed(6, kind="exploded"), {"I18"}),
+    "empty kind": (changed(2, kind=""), {"I18"}),
+    "attempt below zero": (changed(4, attempt=-(2**31)), {"I9"}),
+    "cause of another type": (
+        changed(3, detail={"cause": ["lease_expired"], "delay": 12}),
+        {"I4"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", POISON)
+def test_f65_a_poison_event_is_told_as_a_violation(name):
+    spoil, rules = POISON[name]
+    assert rules <= broken(spoil(lost_then_succeeded()))
+
+
+@pytest.mark.parametrize(
+    "retry", [None, [], 7, "fixed", {"kind": ["fixed"]}, {"kind": "fixed", "base_seconds": "soon"}]
+)
+def test_f65_a_poison_policy_bounds_nothing(retry):
+    assert broken(lost_then_succeeded(), replace(DONE, retry=retry)) == set()
+
+
+MOMENTS = st.datetimes(timezones=st.just(UTC))
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+NAMES = st.sampled_from(["cause", "delay", "expires_at", "reason", "retry_after"])
+VALUES = JUNK | st.sampled_from(
+    ["lease_expired", "permanent_error", 12.0, 10**400, at(30).isoformat()]
+)
+STATUSES = st.sampled_from([*JobStatus, "exploded", ""])
+
+
+@given(
+    junk=st.lists(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "at": MOMENTS,
+                "kind": st.sampled_from([*EventKind, "exploded", ""]),
+                "from_status": st.none() | STATUSES,
+                "to_status": STATUSES,
+                "attempt": st.integers(-(2**31), 2**31 - 1),
+                "actor": st.text(max_size=5),
+                "lease": st.none() | st.text(max_size=5),
+                "token": st.none() | st.integers(-(2**31), 2**31 - 1),
+                "due_at": st.none() | MOMENTS,
+                "detail": st.dictionaries(NAMES, VALUES, max_size=4),
+                "detail_lost": st.booleans(),
+            },
+        ),
+        min_size=7,
+        max_size=7,
+    ),
+    retry=VALUES,
+    expires_at=st.none() | MOMENTS,
+    now=MOMENTS,
+)
+def test_f65_no_history_whatever_ends_the_check(junk, retry, expires_at, now):
+    events = [replace(one, **odd) for one, odd in zip(lost_then_succeeded(), junk, strict=True)]
+    facts = replace(DONE, retry=retry, lease_expires_at=expires_at)
+    check_history(events, facts, **ALIVE, now=now)

@@ -18,7 +18,6 @@ from jobs.transitions.events import scheduler_actor
 from tests.factories import make_job, make_worker
 from tests.support.books import assert_balanced
 from tests.support.race import Team
-from workers import ownership as ownership_module
 from workers.ownership import Ownership
 
 pytestmark = pytest.mark.django_db
@@ -106,6 +105,46 @@ def test_a_dead_schedulers_shards_are_taken_over_after_their_lease_and_not_befor
     assert stored(dead) == []
 
 
+def passes(seconds: float) -> None:
+    """So much time goes by for whatever belongs to nobody."""
+    Shard.objects.unowned().update(expires_at=F("expires_at") - timedelta(seconds=seconds))
+
+
+def test_i8_shards_given_up_for_a_newcomer_that_died_before_it_took_them_are_taken_back():
+    alone = owner()
+    alone.refresh()
+    for _ in range(3):  # a process that dies again and again as soon as it has started
+        owner().refresh()
+    assert len(alone.refresh()) == 16
+    passes(1.9 * conf().tick_seconds)
+    assert len(alone.refresh()) == 16  # a newcomer may still come for them
+    passes(0.2 * conf().tick_seconds)
+    assert alone.refresh() == numbers()
+    assert alone.refresh() == numbers()  # and are kept, for nobody has come
+    assert stored(alone) == numbers()
+
+
+def test_i8_an_heir_takes_what_is_over_its_share_if_nobody_else_does():
+    dead, alive, died_later = owner(), owner(), owner()
+    settle(dead, alive)
+    died_later.refresh()  # counts, and owns nothing
+    Shard.objects.filter(owner=dead.id).update(expires_at=Now() - timedelta(milliseconds=1))
+    SchedulerNode.objects.filter(pk=dead.id).update(expires_at=Now())
+    assert len(alive.refresh()) == 32
+    passes(conf().tick_seconds)
+    assert alive.refresh() == numbers()
+
+
+def test_i8_what_was_adopted_is_shared_again_after_a_lease(monkeypatch):
+    alone, late = owner(), owner()
+    alone.refresh(), late.refresh(), alone.refresh()
+    passes(3 * conf().tick_seconds)
+    assert alone.refresh() == numbers()
+    assert late.refresh() == []
+    monkeypatch.setattr(alone, "_keeps_until", 0.0)
+    assert settle(alone, late) == [32, 32]
+
+
 def test_each_change_of_owner_counts_up_the_epoch():
     first, second = owner(), owner()
     first.refresh()
@@ -188,7 +227,7 @@ def test_a_part_takes_nothing_from_the_sharing_of_the_others():
 def test_a_clock_off_by_more_than_the_tolerance_is_stored_and_warned_of(
     monkeypatch, caplog, ahead, warned
 ):
-    monkeypatch.setattr(ownership_module, "measure_skew", lambda: Skew(ahead, 0.01))
+    monkeypatch.setattr("workers.skew.measure_skew", lambda: Skew(ahead, 0.01))
     alone = owner()
     with caplog.at_level(logging.WARNING):
         alone.refresh()

@@ -149,7 +149,7 @@ def test_once_runs_what_is_published_and_ends(stage):
 def test_a_clock_off_by_more_than_the_tolerance_is_stored_and_warned_of(
     stage, monkeypatch, caplog
 ):
-    monkeypatch.setattr("workers.worker.measure_skew", lambda: Skew(-300.0, 0.01))
+    monkeypatch.setattr("workers.skew.measure_skew", lambda: Skew(-300.0, 0.01))
     with caplog.at_level(logging.WARNING):
         worker = stage.worker(lambda ctx: None)
         until(lambda: Worker.objects.filter(pk=worker.id).exists(), "it is registered")

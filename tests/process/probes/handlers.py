@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import time
+from functools import cache
 from pathlib import Path
 
 from tests.process.probes.notes import FOLDER, Probe
+from tests.support.odd_errors import ODD
+from tests.support.receivers import ApplyOnce, Fencing
 from workers.handlers import JobContext, handler
 
 POLL_SECONDS = 0.01
@@ -35,6 +40,18 @@ def busy(ctx: JobContext) -> dict[str, object]:
     return _end(probe, ctx)
 
 
+@handler("probe.counts", timeout_seconds=60, max_attempts=5, retry=SOON)
+def counts(ctx: JobContext) -> dict[str, object]:
+    """As deaf, and its progress is a number that only grows."""
+    probe = _begin(ctx)
+    count = 0
+    while not probe.is_open(ctx.payload, ctx.attempt):
+        count += 1
+        ctx.progress(0.5, str(count))
+        time.sleep(POLL_SECONDS)
+    return _end(probe, ctx)
+
+
 @handler("probe.heed", timeout_seconds=60, max_attempts=5, retry=SOON)
 def heed(ctx: JobContext) -> dict[str, object]:
     """Works until its gate is open or it is asked to stop; then it still needs the gate "leave" to leave."""
@@ -47,6 +64,54 @@ def heed(ctx: JobContext) -> dict[str, object]:
                 time.sleep(POLL_SECONDS)
             ctx.raise_if_cancelled()
     return _end(probe, ctx)
+
+
+@handler("probe.effect", timeout_seconds=60, max_attempts=5, retry=SOON)
+def effect(ctx: JobContext) -> None:
+    """Has its effect in the middle of its work, at a receiver that applies it once."""
+    half = ctx.payload["seconds"] / 2
+    time.sleep(half)
+    _receivers()[0].deliver(ctx.idempotency_token, ctx.job_id, ctx.fencing_token)
+    time.sleep(half)
+
+
+@handler("probe.stubborn", timeout_seconds=60, max_attempts=5, retry=SOON)
+def stubborn(ctx: JobContext) -> dict[str, object]:
+    """Works until its gate is open for its process or it is asked to stop, and has its effect all the same."""
+    probe = _begin(ctx)
+    while not probe.is_open(ctx.payload, os.getpid()):
+        if ctx.wait(POLL_SECONDS):
+            probe.write(ctx.job_id, ctx.attempt, "stop seen")
+            break
+    _receivers()[1].deliver(ctx.idempotency_token, ctx.job_id, ctx.fencing_token)
+    return _end(probe, ctx)
+
+
+@handler("probe.kills", timeout_seconds=60, max_attempts=3)
+def kills(ctx: JobContext) -> None:
+    """Takes its whole process along."""
+    _begin(ctx)
+    match ctx.payload["way"]:
+        case "exit":
+            os._exit(1)
+        case "segfault":
+            ctypes.string_at(0)
+        case "out of memory":  # what the kernel does when a control group is full
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@handler("probe.odd", timeout_seconds=60, max_attempts=2, retry=SOON)
+def odd(ctx: JobContext) -> None:
+    """Raises what nobody would."""
+    if ctx.payload["odd"] == "recursion":
+        odd(ctx)
+    raise ODD[ctx.payload["odd"]][0]
+
+
+@cache
+def _receivers() -> tuple[ApplyOnce, Fencing]:
+    folder = Path(os.environ[FOLDER])
+    return ApplyOnce(folder / "apply-once.log"), Fencing(folder / "fencing.log")
 
 
 def _begin(ctx: JobContext) -> Probe:

@@ -55,7 +55,7 @@ class Probe:
         ]
 
     def open(self, gate: str, attempt: int | None = None) -> None:
-        """Let handlers pass this gate: all attempts, or one."""
+        """Let handlers pass this gate: all attempts, or one (of a stubborn handler: all in one process, by its id)."""
         self._gate(gate, attempt).touch()
 
     def is_open(self, payload: dict[str, Any], attempt: int) -> bool:

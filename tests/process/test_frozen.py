@@ -1,0 +1,150 @@
+"""Processes frozen beyond what they own: what they still do when they wake up is refused, or changes nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from uuid import UUID
+
+import psutil
+import pytest
+
+from jobs.models import Job, Lease, SchedulerNode, Shard
+from tests.process.probes.notes import Probe
+from tests.process.stories import (
+    assert_at_rest,
+    finished,
+    happened,
+    histories,
+    result_of,
+    submit_many,
+)
+from tests.support.process import PROFILE, Fleet, Process
+from tests.support.receivers import Fencing
+
+pytestmark = pytest.mark.process
+
+# Workers are frozen all at once, in rounds; so are the schedulers. 20 of them are promised (PROCESS_KILLS=200).
+FROZEN_WORKERS, WORKER_ROUNDS = 10, 5
+FROZEN_SCHEDULERS, SCHEDULER_ROUNDS = 5, 4 if os.environ.get("PROCESS_KILLS") else 1
+FREEZE_SECONDS = PROFILE["lease_ttl_seconds"] + 1.5
+STOP_SECONDS = 1.0
+LATE_CLAIM = "claim.claim_batch:before=stop"
+
+
+@pytest.mark.timeout(240)
+def test_f06_i17_what_frozen_workers_report_late_is_refused_and_their_late_effects_are_fenced(
+    fleet, probe
+):
+    """Each is frozen with two jobs. One reports as soon as it wakes up, the other goes on until it is told to stop."""
+    fleet.fork_all()
+    fleet.scheduler()
+    frozen = [fleet.worker("--slots", "2") for _ in range(FROZEN_WORKERS)]
+    fleet.ready()
+    heir = fleet.worker("--slots", str(2 * FROZEN_WORKERS))
+    fleet.ready()
+    jobs = [
+        job
+        for number in range(WORKER_ROUNDS)
+        for job in _freeze(fleet, probe, frozen, heir, f"round-{number}")
+    ]
+
+    sleepers = {one.pid for one in frozen}
+    for job, story in histories(jobs).items():
+        *_, stale, current = (one for one in story if one.kind == "started")
+        (refused,) = (one for one in story if one.kind == "completion_rejected")
+        (succeeded,) = (one for one in story if one.kind == "succeeded")
+        assert refused[2:5] == stale[2:5], "not the actor, lease and token that were lost"
+        assert refused.detail["current_token"] == current.token == succeeded.token
+        assert current.token == (stale.token or 0) + 1
+        assert refused.detail["current_lease"] in (None, str(current.lease))
+        assert succeeded.actor == current.actor != stale.actor
+        assert result_of(job)["pid"] == heir.pid
+        stale_note = next(one for one in probe.notes(job, "began") if one.attempt == stale.attempt)
+        assert stale_note.pid in sleepers
+    deliveries = Fencing(fleet.folder / "fencing.log")
+    for job in jobs:
+        sent = deliveries.deliveries(job)
+        assert [one.applied for one in sent] == [True, False]
+        assert sent[0].lease_token > sent[1].lease_token
+    assert not Lease.objects.exists()
+    assert_at_rest()
+
+
+def _freeze(
+    fleet: Fleet, probe: Probe, frozen: list[Process], heir: Process, gate: str
+) -> list[UUID]:
+    """Freeze them while they run two jobs each, let the heir do all of it, and wake them up."""
+    count = FROZEN_WORKERS
+    heir.freeze()  # only so long that the others have all the jobs
+    late = submit_many(count, "probe.stubborn", gate=f"{gate}-late")
+    told = submit_many(count, "probe.stubborn", gate=f"{gate}-told")
+    jobs = [*late, *told]
+    running = Lease.objects.running().filter(job__in=jobs)
+    fleet.until(
+        lambda: (
+            running.count()
+            == len({n.job_id for n in probe.notes(what="began")} & {*jobs})
+            == len(jobs)
+        ),
+        "all of them run",
+        poll_seconds=0.05,
+    )
+    for one in frozen:
+        one.freeze()
+    frozen_at = time.monotonic()
+    heir.thaw()
+    probe.open(f"{gate}-late")
+    probe.open(f"{gate}-told", heir.pid)
+    fleet.until(lambda: finished(*jobs), "the heir has done all of them", poll_seconds=0.05)
+    fleet.until(lambda: time.monotonic() > frozen_at + FREEZE_SECONDS, "the freeze is over")
+    woken_at = time.time()
+    for one in frozen:
+        one.thaw()
+    fleet.until(
+        lambda: all(happened(job, "completion_rejected") for job in jobs),
+        "all late reports are refused",
+        poll_seconds=0.05,
+    )
+    stops = [note for note in probe.notes(what="stop seen") if note.job_id in told]
+    assert {note.job_id for note in stops} == {*told}
+    assert max(note.at for note in stops) - woken_at <= STOP_SECONDS
+    return jobs
+
+
+@pytest.mark.timeout(60 + 60 * SCHEDULER_ROUNDS)
+def test_f07_what_schedulers_claim_after_they_lost_their_shards_is_claimed_once(fleet, probe):
+    """Each stops with a batch in its hands, and wakes up while its heir claims the same jobs."""
+    fleet.fork_all()
+    heir = fleet.scheduler()
+    fleet.worker("--slots", "4")
+    fleet.ready()
+    jobs = [job for _ in range(SCHEDULER_ROUNDS) for job in _freeze_schedulers(fleet, heir)]
+
+    for job, story in histories(jobs).items():
+        assert [one.kind for one in story] == ["created", "leased", "started", "succeeded"]
+        assert len(probe.notes(job, "began")) == 1
+    assert_at_rest()
+
+
+def _freeze_schedulers(fleet: Fleet, heir: Process) -> list[UUID]:
+    frozen = [fleet.scheduler(failpoints=LATE_CLAIM) for _ in range(FROZEN_SCHEDULERS)]
+    fleet.ready()
+    shops = [f"shop-{number}" for number in range(64)]
+    jobs = [job for shop in shops for job in submit_many(4, tenant=shop, seconds=0.02)]
+    fleet.until(lambda: all(map(_is_stopped, frozen)), "all have a batch and are frozen")
+    inherited = Shard.objects.filter(owner=SchedulerNode.objects.get(pid=heir.pid).pk)
+    fleet.until(lambda: inherited.count() == Shard.objects.count(), "the heir has all shards")
+    waiting = Job.objects.filter(pk__in=jobs, status="scheduled")
+    assert waiting.exists(), "nothing is left to claim twice"
+    for one in frozen:
+        one.thaw()
+    fleet.until(lambda: finished(*jobs), "all jobs are finished")
+    fleet.ready()  # they have gone on past the batch, and own shards again
+    for one in frozen:
+        one.kill()
+    return jobs
+
+
+def _is_stopped(process: Process) -> bool:
+    return bool(psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
