@@ -66,8 +66,19 @@ class Listener:
 
     def _listen(self, link: psycopg.Connection) -> None:
         while not self._stopped.is_set():
+            heard = False
             for notice in link.notifies(timeout=PING_SECONDS, stop_after=1):
                 self._heard(notice.payload)
-            link.execute(
-                "select 1"
-            )  # a half-open link answers nothing and fails by its TCP timeout
+                heard = True
+            if not heard:
+                self._ping(link)
+
+    def _ping(self, link: psycopg.Connection) -> None:
+        """A half-open link answers nothing and fails by its TCP timeout; a server that was demoted sends no hints.
+
+        Raises:
+            psycopg.Error: Either of them.
+        """
+        row = link.execute("show transaction_read_only").fetchone()
+        if row is None or row[0] == "on":
+            raise psycopg.OperationalError("the server takes no writes any more")

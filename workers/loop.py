@@ -15,6 +15,8 @@ from jobs.database import drop_if_gone
 
 log = logging.getLogger(__name__)
 
+CHECK_SECONDS = 5.0  # a check is a round trip of its own, and a lost connection is noticed anyway
+
 
 class Loop:
     """Runs `turn()` until `stop()`; a turn returns how many seconds to wait at most before the next one.
@@ -29,6 +31,7 @@ class Loop:
         self._max_backoff = max_backoff_seconds
         self._wake, self._stopped = threading.Event(), threading.Event()
         self.failures = 0  # in a row
+        self._check_at = 0.0
         self.turned_at = time.monotonic()  # end of the last turn that succeeded: liveness
 
     def wake(self) -> None:
@@ -59,7 +62,9 @@ class Loop:
     def run_turn(self) -> float:
         """One guarded turn; returns the seconds to wait."""
         try:
-            close_old_connections()
+            if (now := time.monotonic()) >= self._check_at:
+                self._check_at = now + CHECK_SECONDS
+                close_old_connections()
             pause = self._turn()
         except (DatabaseError, InterfaceError) as error:
             drop_if_gone(error)

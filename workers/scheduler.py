@@ -15,7 +15,7 @@ from jobs import telemetry
 from jobs.conf import conf
 from jobs.database import commits, drop_if_gone, is_unavailable, rows
 from jobs.queries.candidates import seconds_to_next_due
-from jobs.services.dispatch import Windows, dispatch
+from jobs.services.dispatch import Dispatched, Windows, dispatch
 from jobs.services.reaping import reap
 from jobs.transitions.events import scheduler_actor
 from workers.listen import Listener
@@ -91,7 +91,7 @@ class Scheduler:
             fresh=self._left_over,
         )
         turn.published, turn.lost = done.published, done.lost
-        turn.pause = self._pause_after(published=done.published, blocked=done.blocked)
+        turn.pause = self._pause_after(done)
         return turn
 
     def _turn(self) -> float:
@@ -105,10 +105,10 @@ class Scheduler:
         everything = len(self._ownership.shards) == conf().shards
         return conf().shard_lease_seconds / 3 if everything else conf().tick_seconds
 
-    def _pause_after(self, *, published: int, blocked: bool) -> float:
+    def _pause_after(self, done: Dispatched) -> float:
         """How long to sleep: until the next due time, at most a tick; hardly at all while work flows."""
         self._left_over = False
-        if published:
+        if done.published and (done.more or done.blocked):
             self._pause = FIRST_PAUSE_SECONDS
             return self._pause
         next_due = seconds_to_next_due(shards=self._ownership.shards)
@@ -116,9 +116,12 @@ class Scheduler:
             self._pause = FIRST_PAUSE_SECONDS
             tick = conf().tick_seconds * self._rng.uniform(0.9, 1.0)
             return tick if next_due is None else min(tick, next_due + 0.0005)
+        if done.published:  # more came due meanwhile
+            self._pause = FIRST_PAUSE_SECONDS
+            return self._pause
         # Due work that cannot go anywhere now: a full pool is looked at again soon, a missing one every tick.
-        self._left_over = not blocked
-        longest = BLOCKED_PAUSE_SECONDS if blocked else conf().tick_seconds
+        self._left_over = not done.blocked
+        longest = BLOCKED_PAUSE_SECONDS if done.blocked else conf().tick_seconds
         self._pause = min(self._pause * 2, longest)
         return self._pause
 

@@ -24,11 +24,13 @@ class Dispatched:
         published: Jobs claimed and published.
         lost: Candidates that went to another scheduler, or were cancelled meanwhile.
         blocked: A pool had no room for (possibly) waiting work. Look again soon.
+        more: As many candidates as were asked for: there may be others. Look again at once.
     """
 
     published: int = 0
     lost: int = 0
     blocked: bool = False
+    more: bool = False
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ def dispatch(
         job_ids = due_candidates(shards=shards, route_ids=route_ids, limit=limit, now=now)
         if not job_ids:
             continue
+        done.more = done.more or len(job_ids) == limit
         claimed = claim_batch(
             shards=shards, job_ids=job_ids, pool=found.pools[pool_id], actor=actor, now=now
         )

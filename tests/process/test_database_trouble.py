@@ -45,7 +45,7 @@ where datname = current_database() and pid <> pg_backend_pid() and query ~ %(que
 SESSIONS = """
 select pid from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() order by pid"""
-EVERY, LISTENERS = "", '^(listen "|select 1$)'
+EVERY, LISTENERS = "", '^(listen "|show transaction_read_only$)'
 CONNECTIONS = 5  # loop and listener of the scheduler; loop, heartbeat and listener of the worker
 FIRST_LINES = 5
 POLL_SECONDS = 2 * PROFILE["tick_seconds"] + 1.0  # the scheduler's and the worker's, and to act

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import environ
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -12,7 +14,7 @@ from environ.fileaware_mapping import FileAwareMapping
 from scheduler_site.environment import database, typed_values
 
 
-def described(url: str, **overrides: int):
+def described(url: str, **overrides: Any):
     return database(url, **({"pool_size": 0, "max_age_seconds": 60} | overrides))
 
 
@@ -23,6 +25,13 @@ def test_every_connection_notices_a_vanished_peer_and_asks_for_a_writable_host()
     assert options["keepalives_count"] == 3
     assert options["tcp_user_timeout"] == 6000
     assert options["target_session_attrs"] == "read-write"
+
+
+def test_statements_are_prepared_unless_a_pooler_stands_between():
+    url = "postgresql://db/duekeeper"
+    assert described(url)["OPTIONS"]["prepare_threshold"] is not None
+    assert "prepare_threshold" not in described(url, behind_pooler=True)["OPTIONS"]
+    assert "server_side_binding" not in described(url, behind_pooler=True)["OPTIONS"]
 
 
 def test_parameters_of_the_url_win_over_the_defaults():

@@ -112,10 +112,10 @@ def test_jobs_are_published_in_the_order_of_the_policy_across_lanes_and_prioriti
     }
     order = sorted(ranks, key=lambda job_id: (ranks[job_id], job_id.bytes))
     pool, worker = make_pool(), make_worker(slots=7)
-    assert turn() == Dispatched(published=7)
+    assert turn() == Dispatched(published=7, more=True)
     assert published_in(pool) == set(order[:7])
     Worker.objects.filter(pk=worker.pk).update(slots=20)
-    assert turn() == Dispatched(published=13)
+    assert turn() == Dispatched(published=13, more=True)
     assert published_in(pool) == set(order[:20])
     leases = Lease.objects.all()
     assert {lease.job_id: lease.rank for lease in leases} == {
@@ -129,7 +129,7 @@ def test_jobs_are_published_in_the_order_of_the_policy_across_lanes_and_prioriti
 def test_a_pool_gets_as_much_as_its_free_slots_and_says_that_it_is_full():
     make_many(10)
     make_worker(slots=4)
-    assert turn() == Dispatched(published=4)
+    assert turn() == Dispatched(published=4, more=True)
     with unchanged():
         assert turn() == Dispatched(blocked=True)
 
@@ -139,7 +139,7 @@ def test_running_work_and_published_work_both_take_room():
     make_job(place=Place.PUBLISHED)
     make_many(10)
     make_worker(id=WORKER, slots=5)
-    assert turn() == Dispatched(published=3)
+    assert turn() == Dispatched(published=3, more=True)
 
 
 @pytest.mark.parametrize("state", ["draining", "stopped", "silent", "unknown"])
@@ -153,7 +153,7 @@ def test_what_a_worker_holds_that_takes_no_work_any_more_takes_no_room_of_the_ot
         make_worker(id=WORKER, slots=5, state=state)
     make_many(10)
     make_worker(slots=4, pid=2)
-    assert turn() == Dispatched(published=4)
+    assert turn() == Dispatched(published=4, more=True)
 
 
 def test_what_a_worker_holds_beyond_its_slots_takes_no_room_of_the_others():
@@ -162,7 +162,7 @@ def test_what_a_worker_holds_beyond_its_slots_takes_no_room_of_the_others():
     make_worker(id=WORKER, slots=2)
     make_many(10)
     make_worker(slots=4, pid=2)
-    assert turn() == Dispatched(published=4)
+    assert turn() == Dispatched(published=4, more=True)
 
 
 def test_the_slots_of_all_live_workers_of_a_pool_count():
@@ -171,14 +171,14 @@ def test_the_slots_of_all_live_workers_of_a_pool_count():
     make_worker(slots=3, pid=2)
     make_worker(slots=100, pid=3, state="draining")
     make_worker(slots=100, pid=4, last_seen_at=database_now() - timedelta(minutes=5))
-    assert turn() == Dispatched(published=5)
+    assert turn() == Dispatched(published=5, more=True)
 
 
 def test_a_fast_pool_gets_a_quarter_second_of_its_measured_rate_in_advance():
     make_many(100)
     make_worker(slots=8)
     windows = Windows({make_pool().pk: PublishWindow(0.25, rate=200.0)})
-    assert turn(windows=windows) == Dispatched(published=58)
+    assert turn(windows=windows) == Dispatched(published=58, more=True)
 
 
 def test_a_pool_that_starts_its_work_is_seen_to_be_fast():
@@ -207,10 +207,10 @@ def test_kf39_a_full_pool_never_stands_before_an_idle_one(settings):
     make_many(100, lane="background", labels={"k": "i"})
     make_worker(full, slots=5)
     make_worker(idle, id=WORKER, slots=20)
-    assert turn() == Dispatched(published=25)
+    assert turn() == Dispatched(published=25, more=True)
     Lease.objects.filter(pool=idle).update(worker=WORKER, started_at=database_now())
     Worker.objects.filter(pool=idle).update(slots=30)
-    assert turn() == Dispatched(published=10, blocked=True)
+    assert turn() == Dispatched(published=10, more=True, blocked=True)
     assert (len(published_in(full)), len(published_in(idle))) == (5, 10)
 
 

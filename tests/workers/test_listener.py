@@ -17,10 +17,10 @@ from tests.workers.stage import end_threads, until
 from workers.listen import Listener
 
 CHANNEL = "duekeeper_workers"
-# Its last statement is the LISTEN, or the ping after a notification.
+# Its last statement is the LISTEN, or a ping.
 LISTENERS = """
 select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()
-    and (query ilike 'listen %%' or query = 'select 1')"""
+    and (query ilike 'listen %%' or query = 'show transaction_read_only')"""
 
 pytestmark = pytest.mark.usefixtures("committed")
 
@@ -132,3 +132,11 @@ def test_stop_ends_the_thread_and_its_session(ear):
     ear.listener.stop()
     end_threads()
     until(lambda: not pids(), "its session is gone")
+
+
+def test_f38_a_server_that_takes_no_writes_any_more_is_left(ear):
+    with ear.listener._connect() as link:
+        ear.listener._ping(link)
+        link.execute("set default_transaction_read_only = on")
+        with pytest.raises(psycopg.OperationalError, match="takes no writes"):
+            ear.listener._ping(link)

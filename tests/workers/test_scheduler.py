@@ -18,6 +18,7 @@ from jobs.states import Place
 from tests.factories import all_shards, make_job, make_worker
 from tests.support.books import assert_balanced
 from tests.workers.stage import end_threads, expire_lease, status, story, until
+from workers import scheduler as schedulers
 from workers.scheduler import BLOCKED_PAUSE_SECONDS, FIRST_PAUSE_SECONDS, Scheduler
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("profile")]
@@ -36,15 +37,34 @@ def pauses(scheduler: Scheduler, turns: int) -> list[float]:
     return [scheduler.run_once().pause for _ in range(turns)]
 
 
-def test_a_turn_publishes_what_is_due_and_comes_back_at_once():
+def test_a_turn_publishes_what_is_due_and_then_sleeps_if_that_was_all():
     idle_worker()
     jobs = [make_job(request_key=f"k{n}") for n in range(3)]
     later = due_in(3600)
     turn = Scheduler(shards=all_shards()).run_once()
     assert (turn.published, turn.lost, turn.expired) == (3, 0, 0)
-    assert turn.pause == FIRST_PAUSE_SECONDS  # more may have come due meanwhile
+    assert 0.9 * conf().tick_seconds <= turn.pause <= conf().tick_seconds
     assert {lease.job_id for lease in Lease.objects.published()} == {job.pk for job in jobs}
     assert status(later.pk) == "scheduled"
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+def test_a_turn_comes_back_at_once_when_it_published_as_much_as_it_asked_for(slots):
+    idle_worker(slots=slots)
+    for n in range(3):
+        make_job(request_key=f"k{n}")
+    turn = Scheduler(shards=all_shards()).run_once()
+    assert turn.published == slots
+    assert (
+        turn.pause == FIRST_PAUSE_SECONDS
+    )  # of what is due, or has just come due, there may be more
+
+
+def test_a_turn_after_which_work_is_due_comes_back_at_once(monkeypatch):
+    idle_worker()
+    make_job()
+    monkeypatch.setattr(schedulers, "seconds_to_next_due", lambda shards: -0.001)
+    assert Scheduler(shards=all_shards()).run_once().pause == FIRST_PAUSE_SECONDS
 
 
 def test_each_turn_publishes_in_its_own_name():
