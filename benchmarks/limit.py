@@ -42,11 +42,12 @@ with made as (
     insert into jobs_job (id, shard, tenant_id, handler, route_id, lane_id, priority, payload, due_at, max_attempts,
         attempt_limit, retry, timeout_seconds, request_key, request_hash, reference, tags, created_by, created_at,
         updated_at)
-    select id, shard, %(tenant)s, %(handler)s, %(route)s, %(lane)s, 0, payload::jsonb,
-        coalesce(due, now()), 5, 5, %(retry)s::jsonb, 30, key, %(hash)s, '', '[]', %(actor)s,
-        now(), now()
+    select id, shard, %(tenant)s, name, %(route)s, %(lane)s, 0, payload::jsonb,
+        coalesce(due, now()), max_attempts, max_attempts, retry, timeout_seconds, key, %(hash)s, '', '[]',
+        %(actor)s, now(), now()
     from unnest(%(ids)s::text[]::uuid[], %(shards)s::smallint[], %(payloads)s::text[], %(keys)s::text[],
-        %(due)s::timestamptz[]) as wanted (id, shard, payload, key, due)
+        %(due)s::timestamptz[]) as wanted (id, shard, payload, key, due),
+        jobs_handler where name = %(handler)s
     returning id as job_id, shard, tenant_id, route_id, lane_id, priority, due_at, concurrency_key, attempt, seq,
         null::uuid as lease_id, null::int as token
 ), told as (
@@ -148,12 +149,10 @@ class Creator:
         """`link` is the client's own connection; a job of this handler must have been stored before."""
         self._link = link
         route = "select id from jobs_route where handler = %(handler)s"
-        retry = "select retry::text from jobs_handler where name = %(handler)s"
         self._all = {
             "handler": handler,
             "route": one(link, route, handler=handler),
             "lane": one(link, "select id from jobs_lane where name = 'normal'"),
-            "retry": one(link, retry, handler=handler),
             "hash": secrets.token_bytes(32),
             "actor": "token:benchmark",
         }

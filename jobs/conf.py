@@ -36,6 +36,7 @@ class JobsConf:
     error_max_bytes: int = 16_384
     body_max_bytes: int = 1_048_576
     partition_days_ahead: int = 8
+    old_transaction_seconds: float = 20.0  # an open transaction this old is worth a warning
     listen_url: str = ""  # direct database URL for LISTEN where the main one goes through a pooler
 
     @property

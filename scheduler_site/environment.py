@@ -25,9 +25,9 @@ CONNECTION_DEFAULTS: dict[str, Any] = {
     "application_name": "duekeeper",
 }
 
-# The engine sends few statements, very often: parsed once and planned once per connection they cost a third. Not through
-# a pooler in transaction mode, where the next statement may meet another server connection.
-PREPARED = {"server_side_binding": True, "prepare_threshold": 3}
+# Lets jobs.database prepare the engine's few statements. Not through a pooler in transaction mode, where the next one may
+# meet another server connection.
+PREPARABLE = {"server_side_binding": True}
 
 BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("0", "false", "no", "off"), False
@@ -64,7 +64,7 @@ def database(
         )
     options = (
         CONNECTION_DEFAULTS
-        | ({} if behind_pooler else PREPARED)
+        | ({} if behind_pooler else PREPARABLE)
         | {
             name: value
             for name, value in given.items()

@@ -1,7 +1,8 @@
 """Gives a test run its database before Django reads its settings.
 
 With DATABASE_URL that server is used; without it one embedded PostgreSQL is started for this run alone, in a temporary
-folder, and stopped at its end. The environment of the developer's shell decides nothing else.
+folder, and stopped at its end; with `-n 2` each of the two processes has one of its own, for some tests change or kill
+it. The environment of the developer's shell decides nothing else.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def pytest_load_initial_conftests(
     os.environ.update(SETTINGS)
     options = parser.parse_known_args(args)
     if options.help or options.version or options.collectonly:
+        return
+    if options.numprocesses and "PYTEST_XDIST_WORKER" not in os.environ:  # it only hands out tests
         return
     if "DATABASE_URL" in os.environ or "DATABASE_URL_FILE" in os.environ:
         return

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
 from jobs import telemetry
-from jobs.database import drop_if_gone
+from jobs.database import drop_if_gone, forget_plans
 
 log = logging.getLogger(__name__)
 
-CHECK_SECONDS = 5.0  # a check is a round trip of its own, and a lost connection is noticed anyway
+CHECK_SECONDS = 5.0  # a check is a round trip of its own; a lost connection is noticed at the next statement anyway
 
 
 class Loop:
@@ -65,6 +65,7 @@ class Loop:
             if (now := time.monotonic()) >= self._check_at:
                 self._check_at = now + CHECK_SECONDS
                 close_old_connections()
+                forget_plans()
             pause = self._turn()
         except (DatabaseError, InterfaceError) as error:
             drop_if_gone(error)

@@ -21,6 +21,7 @@ from jobs.transitions.events import scheduler_actor
 from workers.listen import Listener
 from workers.loop import Loop
 from workers.ownership import Ownership
+from workers.transactions import LOOK_SECONDS, TransactionWatch
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class Scheduler:
         self._windows = Windows()
         self._rng = random.Random()
         self._once = once
-        self._own_at = self._reap_at = self._partitions_at = 0.0
+        self._transactions = TransactionWatch()
+        self._own_at = self._reap_at = self._partitions_at = self._transactions_at = 0.0
         self._pause, self._left_over = FIRST_PAUSE_SECONDS, False
         self._loop = Loop("scheduler", self._turn, max_backoff_seconds=1.0)
         self._listener = Listener(telemetry.CHANNEL_DUE, lambda _: self._loop.wake())
@@ -81,6 +83,9 @@ class Scheduler:
             # Until the next try new events go to the DEFAULT partition: a nuisance, no reason to stop.
             self._partitions_at = now + PARTITION_RETRY_SECONDS
             self._lend_time("partitions", self._ensure_partitions)
+        if now >= self._transactions_at and 0 in self._ownership.shards:  # one scheduler of all
+            self._transactions_at = now + LOOK_SECONDS
+            self._lend_time("transactions", self._transactions.look)
         if now >= self._reap_at:
             self._reap_at = now + conf().tick_seconds
             self._lend_time("reaper", self._reap, turn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -18,12 +19,13 @@ where entry.shard = any(%(shards)s) and entry.due_at <= {NOW_SQL} and entry.rout
 order by entry.due_at - (coalesce(lane.head_start_seconds, 0) + entry.priority) * interval '1 second', entry.job_id
 limit %(limit)s"""
 
-# One probe of (shard, due_at) per shard: a plain min() over the list would read every waiting row.
+# One probe of (shard, due_at) per shard: a plain min() over the list would read every waiting row. "is true" keeps the
+# list out of the index condition, where it makes ten probes of one in the planner's eyes, and a scan of the table cheaper.
 NEXT_DUE = f"""
 select extract(epoch from min(head.due_at) - {NOW_SQL})::float8
 from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
     select due_at from jobs_dueentry entry
-    where entry.shard = any(%(shards)s) and entry.shard = mine.shard order by due_at limit 1) head"""
+    where (entry.shard = any(%(shards)s)) is true and entry.shard = mine.shard order by due_at limit 1) head"""
 
 
 def due_candidates(
@@ -40,10 +42,13 @@ def due_candidates(
         now: Aware UTC; default is the database clock.
     """
     params = {"shards": list(shards), "routes": list(route_ids), "limit": limit, "now": now}
-    return [job_id for (job_id,) in rows(CANDIDATES, params)]
+    return [job_id for (job_id,) in rows(CANDIDATES, params, hot=True)]
 
 
 def seconds_to_next_due(*, shards: Sequence[int], now: datetime | None = None) -> float | None:
     """Seconds until the earliest due entry of these shards (negative: already due), None when nothing waits."""
-    ((value,),) = rows(NEXT_DUE, {"shards": list(shards), "now": now})
-    return value if value is None else float(value)
+    asked = time.monotonic()
+    ((value,),) = rows(NEXT_DUE, {"shards": list(shards), "now": now}, hot=True)
+    if value is None or now is not None:
+        return value
+    return float(value) - (time.monotonic() - asked)  # counted from the statement's beginning

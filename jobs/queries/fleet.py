@@ -66,7 +66,7 @@ def pool_loads(*, shards: Sequence[int], now: datetime | None = None) -> list[Po
         "now": now,
     }
     loads: list[PoolLoad] = []
-    for pool_id, workers in groupby(rows(LOADS, params), itemgetter(0)):
+    for pool_id, workers in groupby(rows(LOADS, params, hot=True), itemgetter(0)):
         _, free, handlers, published = zip(*workers, strict=True)
         known = frozenset[str]().union(*map(_names, handlers))
         loads.append(PoolLoad(pool_id, sum(free), known, published[0]))
@@ -136,7 +136,7 @@ def lease_page(
         "tolerance": conf().clock_tolerance_seconds,
         "now": now,
     }
-    return [(lease_id, lapsed) for lease_id, lapsed in rows(LEASE_PAGE, params)]
+    return [(lease_id, lapsed) for lease_id, lapsed in rows(LEASE_PAGE, params, hot=True)]
 
 
 def expired_leases(*, shards: Sequence[int], lease_ids: Sequence[UUID]) -> list[ExpiredLease]:

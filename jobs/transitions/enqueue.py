@@ -88,7 +88,7 @@ def create_jobs(jobs: Sequence[NewJob], *, actor: str, now: datetime | None = No
 
     Source: design, "no lost work": Job, DueEntry and the event commit together.
     """
-    created = rows(CREATE, {"jobs": _recordset(jobs), "actor": actor, "now": now})
+    created = rows(CREATE, {"jobs": _recordset(jobs), "actor": actor, "now": now}, hot=True)
     if any(soon for _, soon in created):
         notify(CHANNEL_DUE, "")
     return {job_id for job_id, _ in created}

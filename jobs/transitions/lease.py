@@ -109,7 +109,7 @@ def extend_leases(
         "ttl": conf().lease_ttl_seconds,
         "now": now,
     }
-    return dict(rows(EXTEND, params))
+    return dict(rows(EXTEND, params, hot=True))
 
 
 @commits

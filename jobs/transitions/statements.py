@@ -116,7 +116,7 @@ def end_leases(
         "now": now,
         **params,
     }
-    return {lease_id for (lease_id,) in rows(sql, bound)}
+    return {lease_id for (lease_id,) in rows(sql, bound, hot=True)}
 
 
 def tell_schedulers(items: Mapping[UUID, Mapping[str, Any]]) -> None:

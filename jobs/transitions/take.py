@@ -97,4 +97,4 @@ def take_batch(
         "actor": worker_actor(worker_id),
         "now": now,
     }
-    return [Taken(*row) for row in rows(TAKE, params)]
+    return [Taken(*row) for row in rows(TAKE, params, hot=True)]

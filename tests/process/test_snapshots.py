@@ -111,8 +111,11 @@ def snapshot(database_url: str) -> Iterator[psycopg.Connection]:
 ROUNDS, JOBS_A_ROUND = 12, 40
 
 
-def test_kf59_all_jobs_flow_past_an_old_snapshot(fleet, probe, database_url):
-    fleet.scheduler(), fleet.worker("--slots", "4"), fleet.worker("--slots", "4")
+def test_kf59_all_jobs_flow_past_an_old_snapshot_and_its_owner_is_named(
+    fleet, probe, database_url
+):
+    scheduler = fleet.scheduler(old_transaction_seconds=0.2)
+    fleet.worker("--slots", "4"), fleet.worker("--slots", "4")
     fleet.ready()
     jobs = []
     with snapshot(database_url) as report:
@@ -122,6 +125,14 @@ def test_kf59_all_jobs_flow_past_an_old_snapshot(fleet, probe, database_url):
             half = jobs[: -JOBS_A_ROUND // 2]
             fleet.until(lambda half=half: finished(*half), "jobs flow")
         fleet.until(lambda: finished(*jobs), "all are finished")
+        owner = report.info.backend_pid
+        fleet.until(
+            lambda: (
+                {"transaction.old": owner}
+                in [{line.get("event"): line.get("pid")} for line in scheduler.logged()]
+            ),
+            "the log names its session",
+        )
         assert report.execute("select count(*) from jobs_job").fetchone() == (0,), (
             "no old snapshot"
         )

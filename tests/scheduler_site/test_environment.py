@@ -27,10 +27,9 @@ def test_every_connection_notices_a_vanished_peer_and_asks_for_a_writable_host()
     assert options["target_session_attrs"] == "read-write"
 
 
-def test_statements_are_prepared_unless_a_pooler_stands_between():
+def test_statements_can_be_prepared_unless_a_pooler_stands_between():
     url = "postgresql://db/duekeeper"
-    assert described(url)["OPTIONS"]["prepare_threshold"] is not None
-    assert "prepare_threshold" not in described(url, behind_pooler=True)["OPTIONS"]
+    assert described(url)["OPTIONS"]["server_side_binding"] is True
     assert "server_side_binding" not in described(url, behind_pooler=True)["OPTIONS"]
 
 
