@@ -48,7 +48,8 @@ def due_candidates(
 def seconds_to_next_due(*, shards: Sequence[int], now: datetime | None = None) -> float | None:
     """Seconds until the earliest due entry of these shards (negative: already due), None when nothing waits."""
     asked = time.monotonic()
+    value: float | None
     ((value,),) = rows(NEXT_DUE, {"shards": list(shards), "now": now}, hot=True)
     if value is None or now is not None:
         return value
-    return float(value) - (time.monotonic() - asked)  # counted from the statement's beginning
+    return value - (time.monotonic() - asked)  # counted from the statement's beginning
