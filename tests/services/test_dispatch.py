@@ -278,7 +278,7 @@ def test_candidates_that_went_to_somebody_else_are_counted_as_lost(monkeypatch):
     assert turn() == Dispatched(published=1, lost=1)
 
 
-def test_rows_broken_by_hand_do_not_keep_others_from_being_dispatched():
+def test_f65_rows_broken_by_hand_do_not_keep_others_from_being_dispatched():
     job = make_job()
     pool = make_pool()
     make_worker(pool)
