@@ -224,7 +224,7 @@ POLICIES = {
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_job_whose_stored_policy_cannot_be_read_is_retried_by_the_default_one(policy):
+def test_f65_a_job_whose_stored_policy_cannot_be_read_is_retried_by_the_default_one(policy):
     job = make_job(place=Place.RUNNING)
     neighbour = make_job(place=Place.RUNNING)
     set_retry(job, POLICIES[policy])
@@ -251,7 +251,7 @@ def test_a_lease_whose_job_is_gone_does_not_stop_the_sweep_and_does_not_come_bac
     assert sweep() == Reaped()
 
 
-def test_leases_that_the_database_refuses_to_end_never_stop_their_neighbours(
+def test_f65_leases_that_the_database_refuses_to_end_never_stop_their_neighbours(
     committed, pages_of_two, caplog
 ):
     refused = [dies_twice(), counts_over()]
