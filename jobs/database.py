@@ -137,7 +137,7 @@ def may_prepare() -> bool:
 
 def forget_plans() -> None:
     """Have prepared statements planned anew: a plan made while a queue was empty reads all of it when it is full."""
-    if may_prepare():
+    if may_prepare() and connection.connection is not None:
         with connection.cursor() as cursor:
             cursor.execute("discard plans")
 

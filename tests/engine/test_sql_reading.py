@@ -20,6 +20,8 @@ GOOD = {
     "insert": "insert into jobs_dueentry (job_id, shard) select job_id, shard from moved",
     "lateral": "select min(head.due_at) from unnest(%(s)s::smallint[]) as mine(shard) cross join lateral (select"
     " due_at from jobs_dueentry entry where entry.shard = any(%(s)s) and entry.shard = mine.shard) head",
+    "lateral by each": "select min(head.due_at) from unnest(%(s)s::smallint[]) as mine(shard) cross join lateral"
+    " (select due_at from jobs_dueentry entry where entry.shard = mine.shard) head",
     "other table": "update jobs_worker set running = 0 where id = %s",
     "a quoted name": "select 'from jobs_job' from jobs_lane",
     "prepared": "select id from jobs_job where shard = $1",
@@ -49,6 +51,8 @@ BAD = {
     "insert without columns": "insert into jobs_dueentry select * from moved",
     "insert from": "insert into jobs_dueentry (job_id, shard) select id, shard from jobs_job",
     "union": "select 1 from jobs_job where shard = %s union all select 1 from jobs_lease",
+    "each of a table": "select 1 from unnest(array(select number from jobs_shard)::smallint[]) as mine(shard)"
+    " cross join lateral (select due_at from jobs_dueentry entry where entry.shard = mine.shard) head",
     "any of a table": "select 1 from jobs_job where shard = any(select number from jobs_shard)",
     "unqualified among two": "select 1 from jobs_lease lease join jobs_job job on job.id = lease.job_id"
     " where shard = any(%(shards)s)",

@@ -87,7 +87,8 @@ CAMPAIGN = {
     "request_key": "campaign-1",
     "payload": {"campaign": "🖤", "list": "all@example.com", "batches": 400, "pause_seconds": 0.2},
 }
-CALLED_OFF = {**CAMPAIGN, "cancel_after_ms": 1000, "then": "cancel"}
+# The provider fails now and then; the cancel must find it running.
+CALLED_OFF = {**CAMPAIGN, "max_attempts": 50, "cancel_after_ms": 1000, "then": "cancel"}
 
 
 class Quickstart:

@@ -23,6 +23,7 @@ def test_kf28_a_restart_of_all_processes_while_jobs_wait_makes_none_early_late_o
             fleet.worker("--slots", "4")
         fleet.ready()
 
+    fleet.fork_all()
     start_all()
     jobs = [submit(delay_seconds=DELAY_SECONDS, tenant=f"shop-{n % 4}") for n in range(JOBS)]
     first = list(fleet.processes)

@@ -110,8 +110,9 @@ class EngineActs(World):
         now = self._tick()
         expected = 0
         for pool in self.pools:
-            slots = SLOTS * sum(worker.pool.name == pool for worker in self.workers)
-            expected += self.model.publish(self.model.best(pool, slots, now), pool, now)
+            workers = [worker.id for worker in self.workers if worker.pool.name == pool]
+            best = self.model.best(pool, workers, SLOTS, now)
+            expected += self.model.publish(best, pool, now)
         done = dispatch(shards=self.shards, windows=Windows(), actor=SCHEDULER, now=now)
         assert (done.published, done.lost) == (expected, 0)
 

@@ -6,7 +6,7 @@ span until the row is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -143,11 +143,13 @@ class Model:
     def is_due(self, job: ModelJob, now: datetime) -> bool:
         return job.place == "due" and job.due[0] <= now
 
-    def best(self, pool: str, slots: int, now: datetime) -> list[ModelJob]:
-        """What a turn publishes to this pool: the first by rank, as many as slots are free."""
-        leases = self.at("published", "running")
-        mine = [job.place for job in leases if job.published_in == pool]
-        room = max(0, max(0, slots - mine.count("running")) - mine.count("published"))
+    def best(
+        self, pool: str, workers: Collection[UUID], slots: int, now: datetime
+    ) -> list[ModelJob]:
+        """What a turn publishes to this pool: the first by rank, as many as slots are free of its live workers."""
+        held = [job.worker for job in self.at("running")]
+        free = sum(max(0, slots - held.count(worker)) for worker in workers)
+        room = max(0, free - sum(job.published_in == pool for job in self.at("published")))
         due = [job for job in self.jobs.values() if job.pool == pool and self.is_due(job, now)]
         due.sort(key=lambda job: (job.rank, job.id))
         return due[:room]

@@ -71,9 +71,11 @@ def faults(sql: str) -> list[str]:
     """Why this statement would not run on one node of a distributed database; empty if it would.
 
     Each use of a job table needs `shard = any(…)`, `shard = value`, or an equality with the shard of another table in
-    the same block; an INSERT sets the shard. No sequence, no advisory lock, no clock_timestamp() in a change.
+    the same block; an INSERT sets the shard. The shards of a parameter, one by one, are values. No sequence, no advisory lock, no clock_timestamp() in a change.
     """
     text = normal(sql)
+    for each in _ONE_BY_ONE.findall(text):
+        text = re.sub(rf"\b{each}\.shard\b", "%(shard)s", text)
     found = [fault for block in _blocks(text) for fault in _block_faults(block)]
     if re.search(r"\b(nextval|currval|setval|lastval)\b", text):
         found.append("uses a sequence")
@@ -85,6 +87,7 @@ def faults(sql: str) -> list[str]:
     return found
 
 
+_ONE_BY_ONE = re.compile(r"unnest\((?:%s|%\(\w+\)s|\$\d+)::smallint\[\]\) as ([a-z_]+)\(shard\)")
 _BEGINS = re.compile(r"\(\s*(select|with|insert|update|delete|merge|values)\b")
 
 

@@ -9,7 +9,28 @@ from collections.abc import Callable
 import pytest
 from django.db import OperationalError, connection
 
+from workers import loop as loops
 from workers.loop import Loop
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch) -> list[str]:
+    """How often the loop had plans forgotten; these turns need no database."""
+    calls: list[str] = []
+    monkeypatch.setattr(loops, "forget_plans", lambda: calls.append("plans"))
+    return calls
+
+
+def test_it_has_plans_forgotten_now_and_then_and_not_at_every_turn(forgotten, monkeypatch):
+    loop = Loop("test", lambda: 0.0)
+    for _ in range(3):
+        loop.run_turn()
+    assert forgotten == ["plans"]
+    monkeypatch.setattr(loops, "CHECK_SECONDS", 0.0)
+    another = Loop("test", lambda: 0.0)
+    for _ in range(3):
+        another.run_turn()
+    assert forgotten == ["plans"] * 4
 
 
 class Gone(Exception):
