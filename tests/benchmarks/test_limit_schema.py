@@ -89,7 +89,9 @@ def test_enqueue_stores_and_counts_what_it_was_asked_for(known_work):
         )
 
 
-def test_latency_and_precision_tell_when_handlers_begin(known_work):
+def test_latency_and_precision_tell_when_handlers_begin(known_work, monkeypatch):
+    monkeypatch.setattr(moments, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(moments, "LEAD_SECONDS", 1.0)
     with psycopg.connect(known_work, autocommit=True) as link:
         introduce(known_work, link)
     latency = moments.measure_latency(known_work, jobs=10, gap_ms=20, slots=2, repeat=1).values()
