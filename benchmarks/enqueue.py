@@ -61,7 +61,7 @@ def measure(url: str, *, single: int, bulk: int, batch: int, tenants: int, repea
 def _by_the_product(owners: Sequence[Tenant]) -> Create:
     def create(numbers: Sequence[int]) -> None:
         requests = [request(number) for number in numbers]
-        submit_jobs(tenant=owners[numbers[0] % len(owners)], requests=requests, actor=ACTOR)
+        submit_jobs(tenant=owners[_turn(numbers) % len(owners)], requests=requests, actor=ACTOR)
 
     return create
 
@@ -74,9 +74,14 @@ def _in_raw_sql(client: psycopg.Connection, owners: Sequence[Tenant]) -> Create:
         payloads = [
             {"customer": number % 1000, "amount": 4500, "currency": "EUR"} for number in numbers
         ]
-        limit.create(tenants[numbers[0] % len(tenants)], numbers, payloads)
+        limit.create(tenants[_turn(numbers) % len(tenants)], numbers, payloads)
 
     return create
+
+
+def _turn(numbers: Sequence[int]) -> int:
+    """Number of this batch: each is one tenant's, in turn."""
+    return numbers[0] // len(numbers)
 
 
 def _store(

@@ -93,7 +93,7 @@ insert into jobs_lease (id, job_id, token, attempt, seq, shard, route_id, pool_i
     tenant_id, published_at, expires_at, concurrency_key)
 select lease_id, job_id, token, attempt, seq, shard, route_id, %(pool)s, lane_id, priority, due_at, due_at,
     tenant_id, now(), now() + interval '60 s', concurrency_key
-from moved"""
+from moved"""  # its commit does not wait for the disk, as that of the product's claim
 
 # published → running
 TAKE = f"""
@@ -189,6 +189,7 @@ def new_id(number: int) -> uuid.UUID:
 def schedule() -> None:
     """Claim and publish for ever."""
     link = connect("scheduler")
+    link.execute("set synchronous_commit = off")
     link.execute(f"listen {DUE_CHANNEL}".encode())
     pool = default_pool(link)
     claim = {"pool": pool, "actor": f"scheduler:{uuid.uuid4()}", "limit": CLAIM_BATCH}

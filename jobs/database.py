@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, cast
 from uuid import UUID
 
+from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
+from django.db.backends.postgresql.base import ServerBindingCursor
 
 from jobs.failpoints import BEFORE, COMMITS, COMMITTED, failpoint
 
 RERUN = frozenset({"40001", "40P01"})
-GONE = frozenset({"25006", "25P03", "57P01", "57P02", "57P03"})
+# The first two: a prepared statement that is not there any more, or whose columns a migration has changed.
+GONE = frozenset({"26000", "0A000", "25006", "25P03", "57P01", "57P02", "57P03"})
 OVERLOADED = frozenset({"53100", "53300"})
 TRIES = 6
 PREPARE_AFTER = 2  # executions
@@ -120,19 +124,27 @@ def rows(
         bound = {name: array_literal(value) for name, value in params.items()}
     else:
         bound = [array_literal(value) for value in params]
-    with connection.cursor() as cursor:
-        link = connection.connection
-        link.prepare_threshold = PREPARE_AFTER if hot and may_prepare() else None
-        try:
-            cursor.execute(sql, bound)
-        finally:
-            link.prepare_threshold = None
+    with _preparing() if hot and may_prepare() else nullcontext(), connection.cursor() as cursor:
+        cursor.execute(sql, bound)
         return cast("list[tuple[Any, ...]]", cursor.fetchall())
 
 
+@contextmanager
+def _preparing() -> Iterator[None]:
+    """Cursors made meanwhile prepare what they send. All others bind as Django does, those of handlers too."""
+    connection.ensure_connection()
+    link = connection.connection
+    before = link.cursor_factory, link.prepare_threshold
+    link.cursor_factory, link.prepare_threshold = ServerBindingCursor, PREPARE_AFTER
+    try:
+        yield
+    finally:
+        link.cursor_factory, link.prepare_threshold = before
+
+
 def may_prepare() -> bool:
-    """Whether a statement prepared on this connection is there at the next one too."""
-    return bool(connection.settings_dict["OPTIONS"].get("server_side_binding"))
+    """Whether a statement prepared on this connection is there at the next one too. Not so behind a pooler."""
+    return not getattr(settings, "JOBS", {}).get("listen_url")
 
 
 def forget_plans() -> None:

@@ -25,18 +25,12 @@ CONNECTION_DEFAULTS: dict[str, Any] = {
     "application_name": "duekeeper",
 }
 
-# Lets jobs.database prepare the engine's few statements. Not through a pooler in transaction mode, where the next one may
-# meet another server connection.
-PREPARABLE = {"server_side_binding": True}
-
 BOOLEANS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
     ("0", "false", "no", "off"), False
 )
 
 
-def database(
-    url: str, *, pool_size: int, max_age_seconds: int, behind_pooler: bool = False
-) -> dict[str, Any]:
+def database(url: str, *, pool_size: int, max_age_seconds: int) -> dict[str, Any]:
     """Django's description of the database behind a libpq URL.
 
     libpq's own parser reads the URL, so that several hosts, socket folders and every libpq parameter work as they
@@ -47,7 +41,6 @@ def database(
         url: `postgresql://user:password@host:port/name?parameter=value`, or "" for none.
         pool_size: Most connections of a pool shared by the threads of this process; 0 for one connection a thread.
         max_age_seconds: How long an idle connection of a web thread is kept; a pool keeps its own.
-        behind_pooler: Statements may not be prepared.
 
     Raises:
         ImproperlyConfigured: The URL is not one of PostgreSQL. The message does not repeat it: it holds a password.
@@ -62,15 +55,11 @@ def database(
         raise ImproperlyConfigured(
             "DATABASE_URL must look like postgresql://user:password@host:port/database."
         )
-    options = (
-        CONNECTION_DEFAULTS
-        | ({} if behind_pooler else PREPARABLE)
-        | {
-            name: value
-            for name, value in given.items()
-            if name not in ("dbname", "user", "password", "host", "port")
-        }
-    )
+    options = CONNECTION_DEFAULTS | {
+        name: value
+        for name, value in given.items()
+        if name not in ("dbname", "user", "password", "host", "port")
+    }
     if pool_size:
         options["pool"] = {"min_size": 1, "max_size": pool_size, "timeout": 5}
     return {

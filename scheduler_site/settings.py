@@ -112,8 +112,6 @@ DATABASES = {
         env.str("DATABASE_URL", default="").strip(),
         pool_size=site["database_pool_size"],
         max_age_seconds=site["database_max_age_seconds"],
-        # Whoever names a direct URL for LISTEN has a pooler in the other one.
-        behind_pooler=bool(env.str("DUEKEEPER_LISTEN_URL", default="").strip()),
     )
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

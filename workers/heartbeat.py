@@ -15,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, connection
 
 from jobs import telemetry
 from jobs.conf import conf
-from jobs.database import drop_if_gone
+from jobs.database import drop_if_gone, forget_plans
 from jobs.transitions.lease import extend_leases
 from workers.execution import Execution, trusted_until
 
@@ -54,6 +54,7 @@ class Heartbeat:
 
     def run_once(self) -> None:
         """Extend everything held, in one statement, and tell each attempt what the answer means for it."""
+        forget_plans()
         sent_at = time.monotonic()
         held = dict(self._held)
         if held:

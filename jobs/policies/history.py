@@ -168,6 +168,7 @@ def _step(state: _State, event: Event, facts: Facts, bounds: Bounds) -> Iterator
         case EventKind.LEASED:
             yield from _check_claim(state, event)
         case EventKind.STARTED:
+            yield from _check_lease(state, event)
             if state.worker is not None:
                 yield Violation("I2", event.seq, "started twice under one lease")
     if event.kind in ENDS and state.status == JobStatus.LEASED:
@@ -223,7 +224,11 @@ def _check_claim(state: _State, event: Event) -> Iterator[Violation]:
 def _check_end(state: _State, event: Event, bounds: Bounds) -> Iterator[Violation]:
     expired = event.detail.get("cause") == "lease_expired"
     yield from _check_lease(state, event)
+    if event.attempt != state.attempt:
+        yield Violation("I9", event.seq, f"attempt {event.attempt} ends in {state.attempt}")
     if expired:
+        if state.worker is None and event.kind != EventKind.CANCELLED:
+            yield Violation("I9", event.seq, "an attempt that never started was counted")
         yield from _check_expiry(event, bounds)
     elif state.worker is not None:
         if event.actor != state.worker:
@@ -357,9 +362,10 @@ def _compare(state: _State, facts: Facts, events: int) -> Iterator[Violation]:
         )
     if waits and _differ(facts.due_at, state.due_at):
         yield Violation("I18", 0, f"due at {facts.due_at}, events say {state.due_at}")
-    if owned and (facts.lease_worker is None) != (state.worker is None):
+    holder = None if facts.lease_worker is None else f"worker:{facts.lease_worker}"
+    if owned and holder != state.worker:
         yield Violation("I18", 0, f"lease held by {facts.lease_worker}, events say {state.worker}")
-    if facts.open_dead_letters > (facts.status == JobStatus.DEAD):
+    if facts.open_dead_letters != (facts.status == JobStatus.DEAD and not state.discarded):
         yield Violation(
             "I18", 0, f"{facts.open_dead_letters} open dead letters of a {facts.status} job"
         )

@@ -10,6 +10,8 @@ from uuid import UUID
 from jobs.clock import NOW_SQL
 from jobs.database import rows
 
+SHORTEST_SECONDS = 0.0001
+
 # Rank order inside and across lanes: due time less the lane's head start and a second per priority point. This is
 # the SQL twin of policies.priority.rank. A job whose lane was deleted still gets its turn.
 CANDIDATES = f"""
@@ -50,6 +52,7 @@ def seconds_to_next_due(*, shards: Sequence[int], now: datetime | None = None) -
     asked = time.monotonic()
     value: float | None
     ((value,),) = rows(NEXT_DUE, {"shards": list(shards), "now": now}, hot=True)
-    if value is None or now is not None:
+    if value is None or now is not None or value <= 0:
         return value
-    return value - (time.monotonic() - asked)  # counted from the statement's beginning
+    # Counted from the statement's beginning; what was not due then is not called due now.
+    return max(value - (time.monotonic() - asked), SHORTEST_SECONDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +13,7 @@ from uuid import UUID
 from jobs.clock import NOW_SQL
 from jobs.conf import conf
 from jobs.database import rows
+from jobs.queries.history import stored_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,9 @@ def pool_loads(*, shards: Sequence[int], now: datetime | None = None) -> list[Po
 @lru_cache(maxsize=1024)
 def _names(handlers: str) -> frozenset[str]:
     """What a worker knows. A row broken by hand knows nothing; it must not keep the others from being counted."""
-    known = json.loads(handlers)
-    return (
-        frozenset(name for name in known if isinstance(name, str))
-        if isinstance(known, list)
-        else frozenset()
-    )
+    known = stored_json(handlers)
+    names = known if isinstance(known, list) else []
+    return frozenset(name for name in names if isinstance(name, str))
 
 
 @dataclass(frozen=True, slots=True)

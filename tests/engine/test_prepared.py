@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
+from jobs.conf import conf
 from jobs.database import PREPARE_AFTER, forget_plans, rows
 
 pytestmark = pytest.mark.django_db
@@ -39,9 +40,9 @@ def test_another_statement_is_planned_for_its_values_however_often_it_is_used():
     assert prepared() == []
 
 
-def test_nothing_is_prepared_behind_a_pooler(monkeypatch):
-    options = {**connection.settings_dict["OPTIONS"], "server_side_binding": False}
-    monkeypatch.setitem(connection.settings_dict, "OPTIONS", options)
+def test_nothing_is_prepared_behind_a_pooler(settings):
+    settings.JOBS = {**settings.JOBS, "listen_url": "postgresql://db/past-the-pooler"}
+    conf.cache_clear()
     for _ in range(10):
         rows(HOT, {"shards": [1, 2]}, hot=True)
     assert prepared() == []

@@ -38,6 +38,7 @@ CANCEL_ONE = """
 select pg_cancel_backend(pid) from (
     select pid from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'
+        and backend_type = 'client backend'
     order by random() limit 1) at_work"""
 CANCELLED = "canceling statement due to user request"
 COUNT = """select count(*) from pg_stat_activity

@@ -27,12 +27,6 @@ def test_every_connection_notices_a_vanished_peer_and_asks_for_a_writable_host()
     assert options["target_session_attrs"] == "read-write"
 
 
-def test_statements_can_be_prepared_unless_a_pooler_stands_between():
-    url = "postgresql://db/duekeeper"
-    assert described(url)["OPTIONS"]["server_side_binding"] is True
-    assert "server_side_binding" not in described(url, behind_pooler=True)["OPTIONS"]
-
-
 def test_parameters_of_the_url_win_over_the_defaults():
     options = described("postgresql://db/duekeeper?connect_timeout=9&sslmode=verify-full")[
         "OPTIONS"

@@ -117,6 +117,8 @@ SPOILED = {
         changed(6, lease="lease-1"),
     ),
     "success under the right lease with an old token": ("I4", changed(6, token=1)),
+    "a start under another lease": ("I4", changed(5, lease="lease-1")),
+    "an end with the number of another attempt": ("I9", changed(6, attempt=1)),
     "claimed before it was due": ("I6", changed(1, at=at(-1))),
     "expired before the lease ran out": ("I7", changed(3, at=at(30.9), due_at=at(42.9))),
     "an expiry that does not say what it saw": (
@@ -155,6 +157,19 @@ def test_each_way_of_spoiling_it_is_named(name):
 def test_i5_nothing_follows_the_end():
     again = event(8, "leased", 50, 3, actor=SCHEDULER, lease="lease-3", token=3)
     assert "I5" in broken([*lost_then_succeeded(), again])
+
+
+def test_i9_what_never_started_is_refunded_and_not_counted():
+    events = [one for one in lost_then_succeeded() if one.seq != 3]
+    later = [replace(one, seq=position) for position, one in enumerate(events, start=1)]
+    assert "I9" in broken(later)
+
+
+@pytest.mark.parametrize(("status", "letters"), [("dead", 0), ("dead", 2), ("succeeded", 1)])
+def test_i18_a_dead_job_and_no_other_has_one_open_dead_letter(status, letters):
+    facts = replace(DONE, status=status, open_dead_letters=letters)
+    found = check_history(lost_then_succeeded(), facts, tolerance_seconds=1.0)
+    assert any("open dead letters" in one.detail for one in found)
 
 
 def test_i11_no_claim_after_a_cancel_was_asked():

@@ -152,7 +152,7 @@ class Quickstart:
         if self._chaos_seed is None:
             return None
         seed = self._chaos_seed
-        self._screen.say(f"chaos begins; --chaos-seed {seed} repeats it")
+        self._screen.say(f"chaos begins; --chaos-seed {seed} draws the same faults again")
         return Chaos(
             stack,
             [*SCHEDULERS, *WORKERS],
