@@ -103,12 +103,19 @@ MUTATIONS: tuple[Mutation, ...] = (
         "    return str(sql).replace(' <= ', ' <> ')",
         *(CLAIM, MACHINE),
     ),
-    mutation(
+    Mutation(
         "claim reaches into other shards",
-        T + "claim.py",
-        "params = [list(shards), *given, list(job_ids)]",
-        "params = [list(range(conf().shards)), *given, list(job_ids)]",
-        *(CLAIM, "tests/engine/test_captured_sql.py"),
+        (
+            Change(
+                T + "claim.py",
+                "params = [list(shards), *given, list(job_ids)]",
+                "params = [list(range(conf().shards)), *given, list(job_ids)]",
+            ),
+            Change(
+                T + "claim.py", '"shards": list(shards),', '"shards": list(range(conf().shards)),'
+            ),
+        ),
+        (CLAIM, "tests/engine/test_captured_sql.py"),
     ),
     mutation(
         "claim reuses the token of the attempt before",
