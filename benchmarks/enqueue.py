@@ -32,6 +32,8 @@ select (select count(*) from jobs_job where status = 'scheduled'), (select count
 def measure(url: str, *, single: int, bulk: int, batch: int, tenants: int, repeat: int) -> Result:
     """All runs of this benchmark, product and limit in turn."""
     owners = make_tenants(tenants)
+    with connect(url) as link:
+        remove_jobs(link)  # those of another benchmark may have the same keys
     submit_jobs(tenant=owners[0], requests=[request(0)], actor=ACTOR)  # now there is a route
 
     def run(name: str, creator: Callable[[psycopg.Connection], Create]) -> Figures:

@@ -80,6 +80,7 @@ def test_jobs_of_the_limits_client_look_like_those_of_the_product(known_work):
 
 
 def test_enqueue_stores_and_counts_what_it_was_asked_for(known_work):
+    make_jobs(jobs=1, tenants=make_tenants(1), due_at=database_now())  # of the benchmark before
     values = enqueue.measure(known_work, single=5, bulk=20, batch=10, tenants=2, repeat=1).values()
     for how in ("single", "bulk"):
         for side in ("", "limit_"):
