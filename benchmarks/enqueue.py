@@ -18,7 +18,14 @@ from benchmarks.handlers import NOOP
 from benchmarks.limit import Creator
 from benchmarks.processes import BenchmarkError
 from benchmarks.report import Figures, Result, alternate, say
-from benchmarks.workload import ACTOR, make_tenants, remove_jobs, request, settle
+from benchmarks.workload import (
+    ACTOR,
+    make_tenants,
+    payload_of,
+    remove_jobs,
+    request,
+    settle,
+)
 from jobs.models import Tenant
 from jobs.services.submit import submit_jobs
 
@@ -73,9 +80,7 @@ def _in_raw_sql(client: psycopg.Connection, owners: Sequence[Tenant]) -> Create:
     tenants = [owner.pk for owner in owners]
 
     def create(numbers: Sequence[int]) -> None:
-        payloads = [
-            {"customer": number % 1000, "amount": 4500, "currency": "EUR"} for number in numbers
-        ]
+        payloads = [payload_of(number) for number in numbers]
         limit.create(tenants[_turn(numbers) % len(tenants)], numbers, payloads)
 
     return create
