@@ -53,9 +53,15 @@ def test_kf27_heartbeats_progress_and_cancels_of_one_lease_do_not_undo_each_othe
     fleet.until(lambda: finished(job), "the job is finished")
 
     assert min(left) > timedelta(0), "the lease had run out in a sample"
-    beats = sorted({one.heartbeat_at for one in samples if one.heartbeat_at})
-    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(beats)]
-    assert max(gaps) < 2 * BEAT + WRITE_SECONDS, f"a beat was missed: {gaps}"
+    beats = [one.heartbeat_at for one in samples if one.heartbeat_at]
+    assert beats == sorted(beats), "an older beat came back"
+    ends = [one.expires_at for one in samples]
+    assert ends == sorted(ends), "the lease became shorter again"
+    # A missed beat is one less than the time has room for. A busy machine may delay one, and no later one catches up.
+    seen, room = len(set(beats)), (beats[-1] - beats[0]).total_seconds() / BEAT
+    assert seen >= 0.8 * room, f"{room:.1f} beats were due, {seen} came"
+    gaps = [(later - earlier).total_seconds() for earlier, later in pairwise(sorted(set(beats)))]
+    assert max(gaps) < TTL, f"the lease hung on one beat: {gaps}"
     counts = [int(one.progress["note"]) for one in samples if one.progress]
     assert counts == sorted(counts), "older progress came back"
     assert counts[-1] > counts[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -135,10 +136,13 @@ def test_it_leaves_shards_alone_that_it_does_not_own():
 def test_a_turn_takes_back_what_expired_once_a_tick():
     idle_worker()
     scheduler = Scheduler(shards=all_shards())
+    began = time.monotonic()
     scheduler.run_once()
+    assert scheduler._reap_at >= began + conf().tick_seconds
     job = make_job(place=Place.RUNNING)
     expire_lease(job.pk)
-    assert scheduler.run_once().expired == 0  # the last sweep was only just made
+    scheduler._reap_at = time.monotonic() + 3600  # the tick is not over
+    assert scheduler.run_once().expired == 0
     scheduler._reap_at = 0.0  # a tick later
     turn = scheduler.run_once()
     assert turn.expired == 1
