@@ -22,7 +22,8 @@ from jobs.transitions.take import Taken, take_batch
 
 WORKER = UUID("00000000-0000-4000-8000-000000000001")
 OTHER_WORKER = UUID("00000000-0000-4000-8000-000000000002")
-SCHEDULER = "scheduler:00000000-0000-4000-8000-0000000000aa"
+SCHEDULER_ID = UUID("00000000-0000-4000-8000-0000000000aa")
+SCHEDULER = f"scheduler:{SCHEDULER_ID}"
 BOOM = {
     "type": "ValueError",
     "message": "boom",

@@ -14,10 +14,14 @@ from django.db import DatabaseError, InterfaceError
 from jobs import telemetry
 from jobs.conf import conf
 from jobs.database import commits, drop_if_gone, is_unavailable, rows
+from jobs.policies.demand import to_json
 from jobs.queries.candidates import seconds_to_next_due
-from jobs.services.dispatch import Dispatched, Windows, dispatch
+from jobs.services.dispatch import Dispatched, dispatch
+from jobs.services.fleet import report_demand
+from jobs.services.memory import Memory
 from jobs.services.reaping import reap
 from jobs.transitions.events import scheduler_actor
+from jobs.transitions.limits import unpark_jobs
 from workers.listen import Listener
 from workers.loop import Loop
 from workers.ownership import Ownership
@@ -27,6 +31,7 @@ log = logging.getLogger(__name__)
 
 PARTITION_SECONDS, PARTITION_RETRY_SECONDS = 3600.0, 60.0
 FIRST_PAUSE_SECONDS, BLOCKED_PAUSE_SECONDS = 0.002, 0.05
+DEMAND_SECONDS = 0.2  # how old what the others know of our demand may be
 
 
 @dataclass(slots=True)
@@ -47,7 +52,9 @@ class Scheduler:
         self.id: UUID = uuid4()
         self._actor = scheduler_actor(self.id)
         self._ownership = Ownership(self.id, shards)
-        self._windows = Windows()
+        self._memory = Memory()
+        self._told: dict[str, dict[str, list[float]]] = {}
+        self._tell_at = self._unpark_at = 0.0
         self._rng = random.Random()
         self._once = once
         self._transactions = TransactionWatch()
@@ -89,13 +96,17 @@ class Scheduler:
         if now >= self._reap_at:
             self._reap_at = now + conf().tick_seconds
             self._lend_time("reaper", self._reap, turn)
+        if self._memory.full_keys or now >= self._unpark_at:
+            self._unpark_at = now + conf().tick_seconds
+            self._lend_time("unpark", self._unpark)
         done = dispatch(
             shards=self._ownership.shards,
-            windows=self._windows,
-            actor=self._actor,
+            memory=self._memory,
+            scheduler_id=self.id,
             fresh=self._left_over,
         )
         turn.published, turn.lost = done.published, done.lost
+        self._lend_time("demand", self._tell_demand, done, now)
         turn.pause = self._pause_after(done)
         return turn
 
@@ -116,6 +127,10 @@ class Scheduler:
         if done.published and (done.more or done.blocked):
             self._pause = FIRST_PAUSE_SECONDS
             return self._pause
+        pause = self._pause_of_idle(done)
+        return pause if done.wake_seconds is None else min(pause, done.wake_seconds)
+
+    def _pause_of_idle(self, done: Dispatched) -> float:
         next_due = seconds_to_next_due(shards=self._ownership.shards)
         if next_due is None or next_due > 0:
             self._pause = FIRST_PAUSE_SECONDS
@@ -144,6 +159,19 @@ class Scheduler:
             if isinstance(error, InterfaceError) or is_unavailable(error):
                 raise
             log.exception(telemetry.LOOP_FAILED, extra={"loop": name})
+
+    def _unpark(self) -> None:
+        if unpark_jobs(shards=self._ownership.shards):
+            self._memory.full_keys.clear()  # who is still one too many will be parked again
+
+    def _tell_demand(self, done: Dispatched, now: float) -> None:
+        """Let other schedulers know what waits here: at once when it appears or is gone, else now and then."""
+        demand = to_json(done.demand)
+        if demand.keys() == self._told.keys() and (demand == self._told or now < self._tell_at):
+            return
+        self._tell_at = now + DEMAND_SECONDS
+        report_demand(self.id, demand or None)
+        self._told = demand
 
     def _reap(self, turn: Turn) -> None:
         reaped = reap(shards=self._ownership.shards, actor=self._actor, rng=self._rng)

@@ -1,15 +1,16 @@
 """Rows: fields, constraints, indexes and predicates. No workflow lives here."""
 
-from jobs.models.catalog import Handler, Lane, Pool, Route
+from jobs.models.catalog import Handler, Lane, Pause, Pool, Reserve, Route, StartBucket
 from jobs.models.dead_letters import DeadLetter
 from jobs.models.events import JobEvent
 from jobs.models.fleet import SchedulerNode, Shard, Worker
 from jobs.models.jobs import DueEntry, Job
 from jobs.models.leases import Lease
-from jobs.models.tenants import ApiToken, Tenant
+from jobs.models.tenants import ApiToken, ConcurrencyLimit, Tenant
 
 __all__ = [
     "ApiToken",
+    "ConcurrencyLimit",
     "DeadLetter",
     "DueEntry",
     "Handler",
@@ -17,10 +18,13 @@ __all__ = [
     "JobEvent",
     "Lane",
     "Lease",
+    "Pause",
     "Pool",
+    "Reserve",
     "Route",
     "SchedulerNode",
     "Shard",
+    "StartBucket",
     "Tenant",
     "Worker",
 ]

@@ -47,6 +47,9 @@ class SchedulerNode(models.Model):
     started_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField()
     shares = models.BooleanField(db_default=True)  # False: an operator gave it its part
+    demand = models.JSONField(
+        null=True
+    )  # what waits in its shards, for the others to leave it its part
     clock_skew_seconds = models.FloatField(db_default=0.0)
 
     class Meta:

@@ -117,11 +117,30 @@ class DueEntry(models.Model):
     priority = models.SmallIntegerField()
     tenant = Link(Tenant)
     concurrency_key = models.CharField(max_length=255, null=True)  # noqa: DJ001 (as in Job)
+    # Its key's slots are all taken: out of the scan's way until one is free. A hint; the lease's key is the guard.
+    parked = models.BooleanField(db_default=False)
 
     objects = DueEntryQuerySet.as_manager()
 
     class Meta:
-        indexes = [models.Index(fields=["shard", "due_at"], name="due_by_shard")]
+        indexes = [
+            models.Index(
+                fields=["shard", "due_at"], condition=Q(parked=False), name="due_by_shard"
+            ),
+            models.Index(
+                fields=["shard", "route", "lane", "priority", "tenant", "due_at"],
+                condition=Q(parked=False),
+                name="due_by_group",
+            ),
+            models.Index(
+                fields=["shard", "due_at"], condition=Q(parked=True), name="due_parked_by_shard"
+            ),
+            models.Index(
+                fields=["shard", "tenant", "concurrency_key", "due_at"],
+                condition=Q(parked=True),
+                name="due_parked_by_key",
+            ),
+        ]
         verbose_name_plural = "due entries"
 
     def __str__(self) -> str:

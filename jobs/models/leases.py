@@ -66,6 +66,7 @@ class Lease(models.Model):
     expires_at = models.DateTimeField()
     cancel_requested = models.BooleanField(db_default=False)
     concurrency_key = models.CharField(max_length=255, null=True)  # noqa: DJ001 (as in Job)
+    concurrency_slot = models.SmallIntegerField(null=True)  # which of the key's places it holds
 
     objects = LeaseQuerySet.as_manager()
 
@@ -75,6 +76,17 @@ class Lease(models.Model):
                 condition=Q(worker__isnull=True, started_at__isnull=True)
                 | Q(worker__isnull=False, started_at__isnull=False),
                 name="lease_started_with_worker",
+            ),
+            # The limit itself: a count could be read by two at once. Not by shard: a tenant may be spread over several.
+            models.UniqueConstraint(
+                fields=["tenant", "concurrency_key", "concurrency_slot"],
+                condition=Q(concurrency_key__isnull=False),
+                name="lease_concurrency_slot_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(concurrency_key__isnull=True, concurrency_slot__isnull=True)
+                | Q(concurrency_key__isnull=False, concurrency_slot__gte=0),
+                name="lease_key_holds_a_slot",
             ),
         ]
         indexes = [

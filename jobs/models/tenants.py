@@ -23,6 +23,24 @@ class Tenant(models.Model):
         validators=[MinValueValidator(1), MaxValueValidator(4096)],
         help_text="How many shards this tenant's jobs are spread over. Fixed once it has a job.",
     )
+    weight = models.PositiveIntegerField(
+        default=1,
+        db_default=1,
+        validators=[MinValueValidator(1), MaxValueValidator(1000)],
+        help_text="Share of a lane's slots while others want them too: 3 gets three times what 1 gets.",
+    )
+    max_running = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Most jobs published or running at once; empty: no limit."
+    )
+    max_backlog = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Most waiting jobs; more are refused. Empty: no limit."
+    )
+    start_rate = models.FloatField(
+        null=True, blank=True, help_text="Most starts per second; empty: no limit."
+    )
+    start_burst = models.PositiveIntegerField(
+        default=1, db_default=1, help_text="Starts that may come at once after a quiet time."
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -34,10 +52,42 @@ class Tenant(models.Model):
             models.CheckConstraint(
                 condition=Q(shard_spread__gte=1), name="tenant_spread_positive"
             ),
+            models.CheckConstraint(
+                condition=Q(weight__range=(1, 1000)), name="tenant_weight_in_range"
+            ),
+            models.CheckConstraint(
+                condition=Q(start_rate__isnull=True) | Q(start_rate__gt=0),
+                name="tenant_start_rate_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(start_burst__gte=1), name="tenant_start_burst_positive"
+            ),
         ]
 
     def __str__(self) -> str:
         return self.slug
+
+
+class ConcurrencyLimit(models.Model):
+    """How many jobs with one concurrency key a tenant runs at once. A key without a row: one."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=255)
+    slots = models.PositiveSmallIntegerField(
+        validators=[MinValueValidator(1), MaxValueValidator(1000)]
+    )
+
+    class Meta:
+        ordering = ["tenant", "key"]
+        constraints = [
+            models.UniqueConstraint(fields=["tenant", "key"], name="concurrency_limit_once"),
+            models.CheckConstraint(
+                condition=Q(slots__range=(1, 1000)), name="concurrency_limit_in_range"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant} {self.key}: {self.slots}"
 
 
 class ApiToken(models.Model):

@@ -115,17 +115,16 @@ def missing_labels(needed: Mapping[str, str], offered: Mapping[str, str]) -> dic
     return {name: text for name, text in sorted(needed.items()) if offered.get(name) != text}
 
 
-def home_pool(needed: Mapping[str, str], handler: str, pools: Iterable[PoolOffer]) -> int | None:
-    """Id of the pool a job belongs to, None when no pool may run it.
+def able_pools(needed: Mapping[str, str], handler: str, pools: Iterable[PoolOffer]) -> list[int]:
+    """Ids of the pools that may run a job, the one it belongs to first; empty when none may.
 
-    The tightest match wins (fewest labels beyond the needed ones, so that special machines stay free for work that
-    needs them), then the smallest id.
+    The tightest match is its home (fewest labels beyond the needed ones, so that special machines stay free for work
+    that needs them), then the smallest id. The others may lend their free slots, in the same order.
     """
-    eligible = (
+    eligible = [
         pool
         for pool in pools
         if handler in pool.handlers
         and can_run(needed=needed, offered=pool.labels, exclusive=pool.exclusive)
-    )
-    tightest = min(eligible, key=lambda pool: (len(pool.labels), pool.id), default=None)
-    return None if tightest is None else tightest.id
+    ]
+    return [pool.id for pool in sorted(eligible, key=lambda pool: (len(pool.labels), pool.id))]

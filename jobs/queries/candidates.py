@@ -1,10 +1,15 @@
-"""What a scheduler may claim now, in claim order, and when to look again."""
+"""What a scheduler may claim now, by groups of equal treatment, and when to look again. Hints; the claim is the guard.
+
+A group is (shard, route, lane, priority, tenant). Entries that are parked (every slot of their concurrency key is taken)
+are not read: they come back when a slot is free.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from jobs.clock import NOW_SQL
@@ -12,14 +17,60 @@ from jobs.database import rows
 
 SHORTEST_SECONDS = 0.0001
 
-# Rank order inside and across lanes: due time less the lane's head start and a second per priority point. This is
-# the SQL twin of policies.priority.rank. A job whose lane was deleted still gets its turn.
-CANDIDATES = f"""
-select entry.job_id
-from jobs_dueentry entry left join jobs_lane lane on lane.id = entry.lane_id
-where entry.shard = any(%(shards)s) and entry.due_at <= {NOW_SQL} and entry.route_id = any(%(routes)s)
-order by entry.due_at - (coalesce(lane.head_start_seconds, 0) + entry.priority) * interval '1 second', entry.job_id
-limit %(limit)s"""
+
+class GroupKey(NamedTuple):
+    """What decides where and when a due entry goes, besides its due time."""
+
+    shard: int
+    route: int
+    lane: int
+    priority: int
+    tenant: int
+
+
+class DueRow(NamedTuple):
+    """One due entry; `due` in seconds since 1970 by the database."""
+
+    key: GroupKey
+    job_id: UUID
+    due: float
+    concurrency_key: str | None
+
+
+_KEY = "shard, route_id, lane_id, priority, tenant_id"
+_KEPT = f"{_KEY}, job_id, due_at, concurrency_key"
+_TOLD = """head.shard, head.route_id, head.lane_id, head.priority, head.tenant_id, head.job_id,
+    extract(epoch from head.due_at)::float8, head.concurrency_key"""
+
+# One probe of (shard, due_at) per shard; a shard that fills its page is deep, and is read by groups.
+DUE = f"""
+select {_TOLD} from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
+    select {_KEPT} from jobs_dueentry entry
+    where entry.shard = mine.shard and not parked and due_at <= {NOW_SQL} order by due_at limit %(limit)s) head"""
+
+# A loose index scan: from each group the next probe jumps behind it, so the cost is by groups and not by rows. It visits
+# groups that have only future work, too.
+GROUPS = f"""
+select {_TOLD} from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
+    with recursive group_head as (
+        (select {_KEPT} from jobs_dueentry entry
+        where entry.shard = mine.shard and not parked order by {_KEY}, due_at limit 1)
+        union all
+        select behind.* from group_head as last cross join lateral (
+            select {_KEPT} from jobs_dueentry entry
+            where entry.shard = mine.shard and not parked and (entry.route_id, entry.lane_id, entry.priority, entry.tenant_id)
+                > (last.route_id, last.lane_id, last.priority, last.tenant_id)
+            order by {_KEY}, due_at limit 1) behind
+    )
+    select * from group_head where due_at <= {NOW_SQL}) head"""
+
+HEADS = f"""
+select {_TOLD} from unnest(%(shards)s::smallint[], %(routes)s::int[], %(lanes)s::smallint[], %(priorities)s::smallint[],
+    %(tenants)s::int[], %(limits)s::int[]) as mine(shard, route, lane, of_priority, tenant, up_to) cross join lateral (
+    select {_KEPT} from jobs_dueentry entry
+    where entry.shard = mine.shard and route_id = route and lane_id = lane and priority = of_priority
+        and tenant_id = tenant and not parked and due_at <= {NOW_SQL}
+    order by due_at limit up_to) head"""
 
 # One probe of (shard, due_at) per shard: a plain min() over the list would read every waiting row. The list once more, as
 # a condition of the probe, would make ten probes of one in the planner's eyes, and a scan of the table cheaper.
@@ -27,24 +78,48 @@ NEXT_DUE = f"""
 select extract(epoch from min(head.due_at) - {NOW_SQL})::float8
 from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
     select due_at from jobs_dueentry entry
-    where entry.shard = mine.shard order by due_at limit 1) head"""
+    where entry.shard = mine.shard and not parked order by due_at limit 1) head"""
 
 
-def due_candidates(
-    *, shards: Sequence[int], route_ids: Sequence[int], limit: int, now: datetime | None = None
-) -> list[UUID]:
-    """Due jobs in rank order, smallest first.
-
-    A hint and no claim: rows locked by another scheduler are in it, for lateness must show what is locked too.
+def due_rows(*, shards: Sequence[int], limit: int, now: datetime | None = None) -> list[DueRow]:
+    """The earliest due entries of each shard, at most `limit` a shard: all of them, unless a shard has so many.
 
     Args:
         shards: Shards of this scheduler.
-        route_ids: Routes that the pool with room may run.
-        limit: Most ids to return.
+        limit: Most rows of one shard.
         now: Aware UTC; default is the database clock.
     """
-    params = {"shards": list(shards), "routes": list(route_ids), "limit": limit, "now": now}
-    return [job_id for (job_id,) in rows(CANDIDATES, params, hot=True)]
+    return _read(DUE, {"shards": list(shards), "limit": limit, "now": now})
+
+
+def due_groups(*, shards: Sequence[int], now: datetime | None = None) -> list[DueRow]:
+    """The earliest due entry of every group in these shards.
+
+    Args:
+        shards: Shards that are too deep to be read as a whole.
+        now: Aware UTC; default is the database clock.
+    """
+    return _read(GROUPS, {"shards": list(shards), "now": now})
+
+
+def group_rows(*, limits: Mapping[GroupKey, int], now: datetime | None = None) -> list[DueRow]:
+    """The earliest due entries of each of these groups, at most so many, in order of their due time within a group.
+
+    Args:
+        limits: Group → most rows.
+        now: Aware UTC; default is the database clock.
+    """
+    if not limits:
+        return []
+    names = ("shards", "routes", "lanes", "priorities", "tenants")
+    params = {
+        name: list(part) for name, part in zip(names, zip(*limits, strict=True), strict=True)
+    }
+    return _read(HEADS, {**params, "limits": list(limits.values()), "now": now})
+
+
+def _read(sql: str, params: dict[str, object]) -> list[DueRow]:
+    return [DueRow(GroupKey(*row[:5]), *row[5:]) for row in rows(sql, params, hot=True)]
 
 
 def seconds_to_next_due(*, shards: Sequence[int], now: datetime | None = None) -> float | None:

@@ -11,9 +11,10 @@ from django.db import connection
 from django.db.models import Model, TextField
 from django.db.models.functions import Cast
 
+from jobs.clock import at
 from jobs.database import rows
 from jobs.errors import MalformedJson
-from jobs.models import Handler, Lane, Pool, Route, Tenant
+from jobs.models import Handler, Lane, Pause, Pool, Reserve, Route, Tenant
 from jobs.policies.payloads import parse_json
 
 MAX_AGE_SECONDS = 1.0
@@ -34,6 +35,12 @@ class Catalog:
     handlers: dict[str, Handler]
     tenants: dict[int, Tenant]
     route_ids: dict[tuple[str, str], int]  # (handler, canonical labels) → route
+    reserves: dict[int, dict[int, int]]  # pool → lane → slots
+    pauses: frozenset[tuple[str, str]]  # (kind, name) of what is paused now
+
+    def is_paused(self, kind: Pause.Kind, name: str) -> bool:
+        """Whether somebody stopped it."""
+        return (kind.value, name) in self.pauses
 
     def lane_named(self, name: str) -> Lane | None:
         """The lane of this name."""
@@ -77,10 +84,25 @@ def catalog(*, max_age_seconds: float = MAX_AGE_SECONDS) -> Catalog:
             },
             tenants={tenant.pk: tenant for tenant in Tenant.objects.defer("created_at")},
             route_ids={(route.handler, route.labels_text): pk for pk, route in routes.items()},
+            reserves=_reserves(),
+            pauses=frozenset(_pauses_in_force()),
         )
         if not _has_written():
             _latest = found
     return found
+
+
+def _reserves() -> dict[int, dict[int, int]]:
+    found: dict[int, dict[int, int]] = {}
+    for pool_id, lane_id, slots in Reserve.objects.values_list("pool_id", "lane_id", "slots"):
+        found.setdefault(pool_id, {})[lane_id] = slots
+    return found
+
+
+def _pauses_in_force() -> Iterable[tuple[str, str]]:
+    """One that has ended by its time does not count, whether or not its row has been taken away."""
+    pauses = Pause.objects.exclude(resume_at__lte=at(None))
+    return pauses.values_list("kind", "target")
 
 
 def _readable[M: Model](

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 from uuid import UUID
 
 from jobs.clock import NOW_SQL
@@ -26,12 +27,16 @@ class PoolLoad:
             holds beyond its own slots.
         handlers: Names that at least one of them knows.
         published: Leases waiting for a worker.
+        slots: Of those workers, all of them.
+        read_at: Seconds since 1970 by the database, when this was read.
     """
 
     pool_id: int
     free_slots: int
     handlers: frozenset[str]
     published: int
+    slots: int = 0
+    read_at: float = 0.0
 
 
 # One round trip, for it stands before every claim.
@@ -40,7 +45,7 @@ with held as (
     select pool_id, worker, count(*) from jobs_lease where shard = any(%(shards)s) group by pool_id, worker
 )
 select alive.pool_id, greatest(0, alive.slots - coalesce(own.count, 0)), alive.handlers::text,
-    coalesce(published.count, 0)
+    coalesce(published.count, 0), alive.slots, extract(epoch from {NOW_SQL})::float8
 from jobs_worker alive
     left join held own on own.worker = alive.id
     left join held published on published.pool_id = alive.pool_id and published.worker is null
@@ -67,9 +72,9 @@ def pool_loads(*, shards: Sequence[int], now: datetime | None = None) -> list[Po
     }
     loads: list[PoolLoad] = []
     for pool_id, workers in groupby(rows(LOADS, params, hot=True), itemgetter(0)):
-        _, free, handlers, published = zip(*workers, strict=True)
+        _, free, handlers, published, slots, read_at = zip(*workers, strict=True)
         known = frozenset[str]().union(*map(_names, handlers))
-        loads.append(PoolLoad(pool_id, sum(free), known, published[0]))
+        loads.append(PoolLoad(pool_id, sum(free), known, published[0], sum(slots), read_at[0]))
     return loads
 
 
@@ -79,6 +84,70 @@ def _names(handlers: str) -> frozenset[str]:
     known = stored_json(handlers)
     names = known if isinstance(known, list) else []
     return frozenset(name for name in names if isinstance(name, str))
+
+
+HELD = """
+select pool_id, lane_id, tenant_id, shard = any(%(mine)s), count(*) from jobs_lease where shard = any(%(shards)s)
+group by 1, 2, 3, 4"""
+
+
+class Held(NamedTuple):
+    """Leases, published and running, of one tenant in one lane of one pool.
+
+    `mine`: in shards of the scheduler that asks.
+    """
+
+    pool_id: int
+    lane_id: int
+    tenant_id: int
+    mine: bool
+    leases: int
+
+
+def held_leases(*, shards: Sequence[int], mine: Sequence[int]) -> list[Held]:
+    """Who holds how much now.
+
+    Args:
+        shards: Whose leases count; name all of them.
+        mine: Shards of this scheduler.
+    """
+    params = {"shards": list(shards), "mine": list(mine)}
+    return [Held(*row) for row in rows(HELD, params, hot=True)]
+
+
+DEMANDS = f"""
+select demand::text from jobs_schedulernode where id <> %(me)s and demand is not null and expires_at > {NOW_SQL}"""
+
+
+def demands_of_others(*, me: UUID, now: datetime | None = None) -> list[object]:
+    """What other live schedulers say that waits in their shards, as they wrote it.
+
+    Args:
+        me: The scheduler that asks.
+        now: Aware UTC; default is the database clock.
+    """
+    return [stored_json(text) for (text,) in rows(DEMANDS, {"me": me, "now": now}, hot=True)]
+
+
+TOKENS = f"""
+select scope, tokens, greatest(0, extract(epoch from {NOW_SQL} - filled_at))::float8
+from jobs_startbucket where scope = any(%(scopes)s::text[])"""
+
+
+def start_tokens(
+    rates: Mapping[str, tuple[float, int]], *, now: datetime | None = None
+) -> dict[str, int]:
+    """Bucket → whole tokens in it now; a hint, for the claim spends them.
+
+    Args:
+        rates: Bucket → (starts per second, burst).
+        now: Aware UTC; default is the database clock.
+    """
+    found = {
+        scope: min(float(rates[scope][1]), tokens + rates[scope][0] * age)
+        for scope, tokens, age in rows(TOKENS, {"scopes": list(rates), "now": now})
+    }
+    return {scope: int(found.get(scope, burst)) for scope, (_, burst) in rates.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,8 +167,11 @@ def bounded_reading() -> Iterator[datetime]:
 # most %(limit)s entries; one probe of (shard, due_at) per shard keeps the calendar from being sorted as a whole.
 _WAITING = """
 select head.due_at, head.job_id from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
-    select entry.due_at, entry.job_id from jobs_dueentry entry
-    where entry.shard = mine.shard {narrow} order by {order} limit %(limit)s) head"""
+    (select entry.due_at, entry.job_id from jobs_dueentry entry
+    where entry.shard = mine.shard and not parked {narrow} order by {order} limit %(limit)s)
+    union all
+    (select entry.due_at, entry.job_id from jobs_dueentry entry
+    where entry.shard = mine.shard and parked {narrow} order by {order} limit %(limit)s)) head"""
 _LEASES = """
 select entry.due_at, entry.job_id from jobs_lease entry where {owned} {{narrow}}
 order by {{order}} limit %(limit)s"""

@@ -2,112 +2,201 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
 from jobs.conf import conf
-from jobs.policies.routing import PoolOffer, home_pool
-from jobs.policies.window import PublishWindow
-from jobs.queries.candidates import due_candidates
+from jobs.models import Pause
+from jobs.policies.demand import Demand, demand_of
+from jobs.policies.fairness import Group
+from jobs.policies.routing import PoolOffer, able_pools
+from jobs.queries.candidates import GroupKey
 from jobs.queries.catalog import Catalog, catalog
-from jobs.queries.fleet import PoolLoad, pool_loads
-from jobs.transitions.claim import claim_batch
+from jobs.queries.fleet import PoolLoad, demands_of_others, pool_loads
+from jobs.services.memory import Memory
+from jobs.services.publishing import Publisher, Publishing
+from jobs.services.terms import Pauses, Terms
+from jobs.transitions.events import scheduler_actor
 
 
 @dataclass(slots=True)
-class Dispatched:
-    """What one turn did.
+class Dispatched(Publishing):
+    """What one turn did; see Publishing.
 
     Attributes:
-        published: Jobs claimed and published.
-        lost: Candidates that went to another scheduler, or were cancelled meanwhile.
-        blocked: A pool had no room for (possibly) waiting work. Look again soon.
-        more: As many candidates as were asked for: there may be others. Look again at once.
+        wake_seconds: When a limit lifts by itself, at the soonest.
+        demand: What is left, for the other schedulers; empty when there are none.
     """
 
-    published: int = 0
-    lost: int = 0
-    blocked: bool = False
-    more: bool = False
-
-
-@dataclass(slots=True)
-class Windows:
-    """The publish windows of one scheduler process, by pool."""
-
-    by_pool: dict[int, PublishWindow] = field(default_factory=dict)
-
-    def observed(self, load: PoolLoad) -> PublishWindow:
-        """The pool's window after it has seen this load."""
-        window = self.by_pool.setdefault(load.pool_id, PublishWindow(conf().publish_ahead_seconds))
-        window.observe(published=load.published, at=time.monotonic())
-        return window
+    wake_seconds: float | None = None
+    demand: Demand = field(default_factory=dict)
 
 
 def dispatch(
     *,
     shards: Sequence[int],
-    windows: Windows,
-    actor: str,
+    memory: Memory,
+    scheduler_id: UUID,
     fresh: bool = False,
     now: datetime | None = None,
 ) -> Dispatched:
-    """scheduled → leased for the best due jobs of these shards, pool by pool, as far as each pool has room.
+    """scheduled → leased for the due jobs of these shards whose turn it is, pool by pool, as far as each has room.
 
-    Work whose pool is full is not read at all, so it never stands in front of work for an idle pool. Each batch is a
-    transaction of its own.
+    A full pool never stands in front of an idle one: work is looked at by the pool it belongs to. What its own pool has
+    no room for goes to another pool that may run it and has free slots left. Each batch is a transaction of its own.
 
     Args:
         shards: Shards this scheduler owns.
-        windows: Its memory of how fast each pool starts work.
-        actor: The scheduler, for history.
+        memory: Of this process.
+        scheduler_id: This process.
         fresh: Read the configuration anew: due work was left over, perhaps of a route that is not known here yet.
         now: Aware UTC; default is the database clock.
     """
-    done = Dispatched()
     if not shards:
-        return done
+        return Dispatched()
     found = catalog(max_age_seconds=0.0) if fresh else catalog()
     loads = {
         load.pool_id: load
         for load in pool_loads(shards=range(conf().shards), now=now)
         if load.pool_id in found.pools
     }
-    for pool_id, route_ids in _home_routes(found, loads).items():
-        load, window = loads[pool_id], windows.observed(loads[pool_id])
-        room = window.room(free_slots=load.free_slots, published=load.published)
-        if room == 0:
-            done.blocked = True  # perhaps; asking costs a scan, looking again soon does not
-            continue
-        limit = min(room, conf().claim_batch)
-        job_ids = due_candidates(shards=shards, route_ids=route_ids, limit=limit, now=now)
-        if not job_ids:
-            continue
-        done.more = done.more or len(job_ids) == limit
-        claimed = claim_batch(
-            shards=shards, job_ids=job_ids, pool=found.pools[pool_id], actor=actor, now=now
-        )
-        window.publish(claimed.published)
-        done.published += claimed.published
-        done.lost += claimed.lost
-    return done
+    alone = len(shards) >= conf().shards
+    others = [] if alone else demands_of_others(me=scheduler_id, now=now)
+    actor = scheduler_actor(scheduler_id)
+    turn = _Turn(found, loads, others, shards=shards, memory=memory, actor=actor, now=now)
+    try:
+        return turn.run()
+    except BaseException:
+        memory.backlog.groups = {}  # what was taken out of it may still wait
+        raise
 
 
-def _home_routes(found: Catalog, loads: dict[int, PoolLoad]) -> dict[int, list[int]]:
-    """Pool → routes whose tightest match it is, among pools with a live worker that knows the handler."""
-    offers = [
-        PoolOffer(
-            id=pool_id,
-            labels=found.pools[pool_id].labels,
-            exclusive=found.pools[pool_id].exclusive_labels,
-            handlers=load.handlers,
-        )
-        for pool_id, load in loads.items()
-    ]
-    homes: dict[int, list[int]] = {}
-    for route in found.routes.values():
-        if (home := home_pool(route.labels, route.handler, offers)) is not None:
-            homes.setdefault(home, []).append(route.pk)
-    return homes
+class _Turn:
+    """One call of `dispatch`, with everything that it reads once."""
+
+    def __init__(
+        self,
+        found: Catalog,
+        loads: Mapping[int, PoolLoad],
+        others: list[object],
+        *,
+        shards: Sequence[int],
+        memory: Memory,
+        actor: str,
+        now: datetime | None,
+    ) -> None:
+        self._found, self._loads, self._others = found, loads, others
+        self._shards, self._memory, self._actor, self._now = shards, memory, actor, now
+        self._done = Dispatched()
+        self._at = max((load.read_at for load in loads.values()), default=0.0)
+        self._room: dict[int, int] = {}  # pool → what it may still be given
+        self._free: dict[int, int] = {}  # the part of it that is free slots
+        for pool_id, load in loads.items():
+            if found.is_paused(Pause.Kind.POOL, found.pools[pool_id].name):
+                self._saw([("pool_paused", pool_id)])
+                continue
+            window = memory.observed(load)
+            self._free[pool_id] = max(0, load.free_slots - load.published)
+            # Work published ahead is taken whatever its lane: with reserves, only into slots that are free.
+            self._room[pool_id] = (
+                self._free[pool_id]
+                if pool_id in found.reserves
+                else window.room(free_slots=load.free_slots, published=load.published)
+            )
+
+    def run(self) -> Dispatched:
+        """Look, share out, claim."""
+        if not any(self._room.values()):
+            # Perhaps something waits: asking costs a scan, looking again soon does not.
+            self._done.blocked = bool(self._room)
+            self._saw(("pool_saturated", pool_id) for pool_id in self._room)
+            return self._done
+        head_starts = {lane.pk: lane.head_start_seconds for lane in self._found.lanes}
+        self._memory.backlog.look(shards=self._shards, head_starts=head_starts, now=self._now)
+        ways, groups = self._routed()
+        if groups:
+            terms = Terms(self._found, groups, shards=self._shards, now=self._now)
+            for key, group in groups.items():
+                group.walls = terms.walls_of(key)
+            publisher = Publisher(
+                self._found,
+                terms,
+                self._memory,
+                self._others,
+                shards=self._shards,
+                actor=self._actor,
+                at=self._at,
+                now=self._now,
+                done=self._done,
+            )
+            self._publish(publisher, ways, groups)
+            self._done.wake_seconds = terms.wake_seconds
+            if len(self._shards) < conf().shards:
+                demands = {
+                    pool_id: demand_of(_home_to(pool_id, ways, groups).values(), terms.weights)
+                    for pool_id in self._room
+                }
+                self._done.demand = {pool: lanes for pool, lanes in demands.items() if lanes}
+            self._memory.backlog.drop_empty()
+        return self._done
+
+    def _routed(self) -> tuple[dict[int, list[int]], dict[GroupKey, Group]]:
+        """Route → pools that may run it, its home first; and the groups that may go somewhere now."""
+        offers = [
+            PoolOffer(
+                id=pool_id,
+                labels=self._found.pools[pool_id].labels,
+                exclusive=self._found.pools[pool_id].exclusive_labels,
+                handlers=self._loads[pool_id].handlers,
+            )
+            for pool_id in self._room
+        ]
+        pauses = Pauses(self._found)
+        ways: dict[int, list[int]] = {}
+        groups: dict[GroupKey, Group] = {}
+        for key, group in self._memory.backlog.groups.items():
+            if key.route not in ways:
+                route = self._found.routes.get(key.route)
+                ways[key.route] = able_pools(route.labels, route.handler, offers) if route else []
+            if (reason := pauses.of(key)) is not None:
+                self._saw([reason])
+            elif not ways[key.route]:
+                self._saw([("no_live_worker", key.route)])
+            else:
+                groups[key] = group
+        return ways, groups
+
+    def _publish(
+        self, publisher: Publisher, ways: dict[int, list[int]], groups: dict[GroupKey, Group]
+    ) -> None:
+        """Every pool its own work first; then free slots that are left go to work whose home has no room."""
+        for pool_id in self._room:
+            given = publisher.fill(
+                pool_id, _home_to(pool_id, ways, groups), room=self._room[pool_id]
+            )
+            self._room[pool_id] -= given
+            self._free[pool_id] -= given
+        for pool_id, free in self._free.items():
+            guests = {
+                key: group
+                for key, group in groups.items()
+                if pool_id in ways[key.route][1:]
+                and self._room[ways[key.route][0]] <= 0
+                and group.settle()
+            }
+            if guests and free > 0:
+                homes = {key.route: self._found.pools[ways[key.route][0]].name for key in guests}
+                publisher.fill(pool_id, guests, room=min(free, self._room[pool_id]), homes=homes)
+
+    def _saw(self, reasons: Iterable[Any]) -> None:
+        for reason in reasons:
+            self._memory.delays.saw(reason, self._at)
+
+
+def _home_to(
+    pool_id: int, ways: dict[int, list[int]], groups: dict[GroupKey, Group]
+) -> dict[GroupKey, Group]:
+    return {key: group for key, group in groups.items() if ways[key.route][0] == pool_id}

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 
 from jobs.database import atomically, commits
 from jobs.errors import PoolMismatch
-from jobs.models import Handler, Pool, Worker
+from jobs.models import Handler, Pool, SchedulerNode, Worker
 from jobs.policies.routing import canonical_labels
 
 
@@ -69,3 +69,9 @@ def report_worker(worker_id: UUID, pool: Pool, **facts: Any) -> None:
 def retire_worker(worker_id: UUID) -> None:
     """The worker has stopped in good order; its row says so until it is cleaned away."""
     Worker.objects.filter(pk=worker_id).update(state="stopped", running=0, last_seen_at=Now())
+
+
+@commits
+def report_demand(scheduler_id: UUID, demand: dict[str, Any] | None) -> None:
+    """Tell the other schedulers what waits in the shards of this one; None: nothing does."""
+    SchedulerNode.objects.filter(pk=scheduler_id).update(demand=demand)

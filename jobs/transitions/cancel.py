@@ -12,7 +12,7 @@ from jobs.database import atomically, commits, notify, rows
 from jobs.errors import AlreadyFinished, JobRunning, NotFound, TransitionRefused
 from jobs.models import Job, Lease
 from jobs.states import EventKind, JobStatus
-from jobs.telemetry import CHANNEL_WORKERS
+from jobs.telemetry import CHANNEL_DUE, CHANNEL_WORKERS
 from jobs.transitions.events import insert_event, worker_actor
 from jobs.transitions.statements import HELD, LeaseEnd, end_leases
 
@@ -130,7 +130,10 @@ def cancel_job(
     """
     params = {"shard": shard, "job": job_id, "actor": actor, "reason": reason, "now": now}
     for _ in range(10):
-        if rows(CANCEL_WAITING, params) or rows(CANCEL_PUBLISHED, params):
+        if rows(CANCEL_WAITING, params):
+            return CancelOutcome("cancelled")
+        if rows(CANCEL_PUBLISHED, params):
+            notify(CHANNEL_DUE, "")  # its place, or its slot of a concurrency key, is free
             return CancelOutcome("cancelled")
         held = Lease.objects.running().filter(shard=shard, job_id=job_id)
         if if_running == "refuse" and held.exists():

@@ -95,7 +95,7 @@ with ended as (
 ){calendar}{self.extra}, told as (
     {event}
 )
-select lease_id from moved"""
+select lease_id, concurrency_key is not null from moved"""
 
 
 def end_leases(
@@ -116,7 +116,12 @@ def end_leases(
         "now": now,
         **params,
     }
-    return {lease_id for (lease_id,) in rows(sql, bound, hot=True)}
+    ended = rows(sql, bound, hot=True)
+    if any(keyed for _, keyed in ended):
+        notify(
+            CHANNEL_DUE, ""
+        )  # a slot of a concurrency key is free: what is parked behind it can go
+    return {lease_id for lease_id, _ in ended}
 
 
 def tell_schedulers(items: Mapping[UUID, Mapping[str, Any]]) -> None:

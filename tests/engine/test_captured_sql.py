@@ -22,16 +22,19 @@ from jobs.database import rows
 from jobs.models import Job, JobEvent
 from jobs.policies.sharding import shard_of_id
 from jobs.queries import candidates, fleet
-from jobs.services.dispatch import Windows, dispatch
+from jobs.services.dispatch import dispatch
+from jobs.services.memory import Memory
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
 from jobs.services.submit import submit_jobs
 from jobs.states import TRANSITIONS, Place
 from jobs.transitions.cancel import cancel_job
+from jobs.transitions.limits import unpark_jobs
 from jobs.transitions.requeue import requeue_dead_letter
 from tests.factories import (
     SCHEDULER,
+    SCHEDULER_ID,
     WORKER,
     all_shards,
     make_handler,
@@ -119,8 +122,17 @@ def every_service() -> None:
     requests = [parse_request({"handler": name, "request_key": f"s{n}"}) for n in range(20)]
     for _ in range(2):  # the second time each key finds its job
         submit_jobs(tenant=tenant, requests=requests, actor="token:test0001")
-    done = dispatch(shards=all_shards(), windows=Windows(), actor=SCHEDULER, fresh=True)
+    done = dispatch(shards=all_shards(), memory=Memory(), scheduler_id=SCHEDULER_ID, fresh=True)
     assert done.published >= 20
+    limited = make_tenant("limited", max_running=3, start_rate=1.0, start_burst=2)
+    keyed = [parse_request({"handler": name, "concurrency_key": "k"})] * 2
+    submit_jobs(tenant=limited, requests=keyed, actor="token:test0001")
+    for shards in (all_shards(), all_shards()[:-1]):
+        dispatch(shards=shards, memory=Memory(), scheduler_id=SCHEDULER_ID, fresh=True)
+    unpark_jobs(shards=all_shards())
+    heads = candidates.due_groups(shards=all_shards())
+    candidates.group_rows(limits={head.key: 2 for head in heads})
+    fleet.held_leases(shards=all_shards(), mine=[0])
     outcomes = []
     endings = [*Ending, Ending.FAILED, Ending.CANCELLED]
     for number, ending in enumerate(endings):
@@ -232,4 +244,6 @@ def test_unique_keys_across_jobs_contain_the_shard():
     )
     assert keys
     for (definition,) in keys:
-        assert "shard" in definition or definition.endswith("(job_id)"), definition
+        # Slots of a concurrency key: of one shard unless the tenant is spread, and then counted under a lock as well.
+        if "lease_concurrency_slot_once" not in definition:
+            assert "shard" in definition or definition.endswith("(job_id)"), definition

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from jobs.services.dispatch import Windows, dispatch
+from jobs.services.dispatch import dispatch
+from jobs.services.memory import Memory
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
@@ -20,6 +21,7 @@ from jobs.services.submit import submit_job
 from jobs.states import TRANSITIONS, Place
 from tests.factories import (
     SCHEDULER,
+    SCHEDULER_ID,
     WORKER,
     all_shards,
     make_handler,
@@ -103,7 +105,7 @@ def test_kf26_services_send_no_time_of_their_process():
     tenant = make_tenant()
     with captured() as sent:
         submit_job(tenant=tenant, request=wanted, actor="token:test0001")
-        dispatch(shards=all_shards(), windows=Windows(), actor=SCHEDULER, fresh=True)
+        dispatch(shards=all_shards(), memory=Memory(), scheduler_id=SCHEDULER_ID, fresh=True)
         outcome = AttemptOutcome(taken=taken, ending=Ending.FAILED, error={"message": "boom"})
         report_outcomes(
             shards=all_shards(), worker_id=WORKER, outcomes=[outcome], rng=random.Random(1)

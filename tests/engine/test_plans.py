@@ -20,7 +20,7 @@ from django.db import connection
 
 from jobs.clock import database_now
 from jobs.models import DeadLetter, Route
-from jobs.queries.candidates import due_candidates, seconds_to_next_due
+from jobs.queries.candidates import due_groups, due_rows, group_rows, seconds_to_next_due
 from jobs.queries.fleet import expired_leases, lease_page
 from jobs.states import Place
 from jobs.transitions.cancel import acknowledge_cancels, cancel_job
@@ -34,6 +34,7 @@ from jobs.transitions.finish import (
     snooze_jobs,
 )
 from jobs.transitions.lease import expire_published, expire_started, extend_leases, release_jobs
+from jobs.transitions.limits import unpark_jobs
 from jobs.transitions.requeue import requeue_dead_letter
 from jobs.transitions.take import take_batch
 from tests.factories import BOOM, SCHEDULER, WORKER, all_shards, make_pool
@@ -217,11 +218,20 @@ WORKS: dict[str, Work] = {
         ),
         END,
     ),
-    "candidates": Work(
-        lambda c: due_candidates(shards=all_shards(), route_ids=[c.route_id], limit=BATCH),
+    "due rows": Work(
+        lambda c: due_rows(shards=all_shards(), limit=BATCH),
         frozenset({"due_by_shard"}),
         most_rows=DUE + 64,
     ),
+    "due groups": Work(
+        lambda c: due_groups(shards=all_shards()), frozenset({"due_by_group"}), most_rows=4 * 64
+    ),
+    "rows of groups": Work(
+        lambda c: group_rows(limits={row.key: 3 for row in due_groups(shards=all_shards())}),
+        frozenset({"due_by_group"}),
+        most_rows=4 * 64,
+    ),
+    "unpark": Work(lambda c: unpark_jobs(shards=all_shards()), frozenset(), most_rows=64),
     "next due": Work(
         lambda c: seconds_to_next_due(shards=all_shards()), frozenset({"due_by_shard"}), 64
     ),

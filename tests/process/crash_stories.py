@@ -26,8 +26,9 @@ from jobs.errors import NotDead
 from jobs.models import DueEntry, Handler, Job, Lease, SchedulerNode, Shard, Tenant
 from jobs.policies.retry import RetryPolicy
 from jobs.services.credentials import create_token
-from jobs.services.dispatch import Windows, dispatch
+from jobs.services.dispatch import dispatch
 from jobs.services.fleet import advertise_handlers, ensure_pool, report_worker, retire_worker
+from jobs.services.memory import Memory
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
@@ -37,6 +38,7 @@ from jobs.transitions.take import Taken
 from tests.factories import (
     BOOM,
     SCHEDULER,
+    SCHEDULER_ID,
     WORKER,
     all_shards,
     make_handler,
@@ -143,7 +145,7 @@ def store_its_kind(scene: Scene) -> None:
 
 
 def claim(scene: Scene) -> None:
-    dispatch(shards=all_shards(), windows=Windows(), actor=SCHEDULER, fresh=True)
+    dispatch(shards=all_shards(), memory=Memory(), scheduler_id=SCHEDULER_ID, fresh=True)
 
 
 def sweep(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""due_candidates and seconds_to_next_due: what may be claimed now, in which order, and when to look again."""
+"""due_rows, due_groups, group_rows, seconds_to_next_due: what may be claimed now, and when to look again."""
 
 from __future__ import annotations
 
@@ -10,77 +10,100 @@ import pytest
 from django.db import connection
 
 from jobs.clock import database_now
-from jobs.models import DueEntry, Lane, Route
-from jobs.policies.priority import rank
-from jobs.queries.candidates import due_candidates, seconds_to_next_due
+from jobs.models import DueEntry
+from jobs.queries.candidates import (
+    GroupKey,
+    due_groups,
+    due_rows,
+    group_rows,
+    seconds_to_next_due,
+)
 from jobs.services.requests import parse_request
 from jobs.services.submit import submit_jobs
 from jobs.states import Place
-from tests.factories import all_shards, make_handler, make_job, make_pool, make_tenant, route_of
+from tests.factories import all_shards, make_handler, make_job, make_pool, make_tenant
 
 pytestmark = pytest.mark.django_db
 
 LANES = ["urgent", "high", "normal", "low", "background"]
 
 
-def candidates(*, shards=None, route_ids=None, limit=1000, now=None) -> list[UUID]:
-    return due_candidates(
-        shards=all_shards() if shards is None else shards,
-        route_ids=list(Route.objects.values_list("pk", flat=True))
-        if route_ids is None
-        else route_ids,
-        limit=limit,
-        now=now,
-    )
+def candidates(*, shards=None, limit=1000, now=None) -> list[UUID]:
+    found = due_rows(shards=all_shards() if shards is None else shards, limit=limit, now=now)
+    return [row.job_id for row in found]
 
 
 def make_random_rows(rng: random.Random, count: int) -> None:
-    """Waiting jobs of all lanes and priorities, due within 20 minutes around now, a part of them at one moment."""
+    """Waiting jobs of all lanes, some tenants and few priorities, due within 20 minutes around now, many at one moment."""
     make_handler()
     make_pool()
-    requests = [
-        parse_request(
-            {
-                "handler": "billing.charge",
-                "lane": rng.choice(LANES),
-                "priority": rng.randint(-100, 100),
-            }
-        )
-        for _ in range(count)
-    ]
-    made = submit_jobs(
-        tenant=make_tenant("spread", shard_spread=64), requests=requests, actor="token:test0001"
-    )
-    now = database_now()
-    for job in made:
-        offset = rng.choice([rng.randint(-900, 300), 0, -600])
-        DueEntry.objects.filter(pk=job.job_id).update(due_at=now + timedelta(seconds=offset))
+    for tenant in ("spread", "acme", "globex"):
+        requests = [
+            parse_request(
+                {
+                    "handler": "billing.charge",
+                    "lane": rng.choice(LANES),
+                    "priority": rng.choice([-100, 0, 0, 7, 100]),
+                }
+            )
+            for _ in range(count)
+        ]
+        owner = make_tenant(tenant, shard_spread=64 if tenant == "spread" else 1)
+        now = database_now()
+        for job in submit_jobs(tenant=owner, requests=requests, actor="token:test0001"):
+            offset = rng.choice([rng.randint(-900, 300), 0, -600])
+            DueEntry.objects.filter(pk=job.job_id).update(due_at=now + timedelta(seconds=offset))
+
+
+def key_of(entry: DueEntry) -> GroupKey:
+    return GroupKey(entry.shard, entry.route_id, entry.lane_id, entry.priority, entry.tenant_id)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_order_is_that_of_the_policy_on_random_rows(seed):
+def test_rows_groups_and_rows_of_groups_are_those_of_the_table(seed):
     rng = random.Random(seed)
-    for lane in Lane.objects.all():
-        lane.head_start_seconds = rng.choice([0, 0.5, 60, 333.25, 1000])
-        lane.save()
-    make_random_rows(rng, 200)
+    make_random_rows(rng, 70)
+    for entry in rng.sample(list(DueEntry.objects.all()), 20):
+        DueEntry.objects.filter(pk=entry.pk).update(parked=True, concurrency_key="k")
     now = database_now()
-    due = DueEntry.objects.filter(due_at__lte=now).select_related("lane")
-    expected = sorted(
-        due,
-        key=lambda entry: (
-            rank(
-                due_at=entry.due_at,
-                head_start_seconds=entry.lane.head_start_seconds,
-                priority=entry.priority,
-            ),
-            entry.pk.bytes,
-        ),
+    due = list(DueEntry.objects.filter(due_at__lte=now, parked=False).order_by("due_at"))
+    assert 100 < len(due) < 190
+    groups: dict[GroupKey, list[DueEntry]] = {}
+    for entry in due:
+        groups.setdefault(key_of(entry), []).append(entry)
+    assert len(groups) > 20
+
+    rows = due_rows(shards=all_shards(), limit=1000, now=now)
+    assert sorted((row.job_id, row.key) for row in rows) == sorted(
+        (entry.pk, key_of(entry)) for entry in due
     )
-    assert 50 < len(expected) < 200
-    found = candidates(now=now)
-    assert found == [entry.pk for entry in expected]
-    assert candidates(now=now, limit=17) == found[:17]
+    assert {row.job_id: row.due for row in rows} == pytest.approx(
+        {entry.pk: entry.due_at.timestamp() for entry in due}
+    )
+    heads = due_groups(shards=all_shards(), now=now)
+    assert {head.key: head.due for head in heads} == pytest.approx(
+        {key: found[0].due_at.timestamp() for key, found in groups.items()}
+    )
+    assert len(heads) == len(groups)
+    limits = {key: rng.randint(1, 4) for key in rng.sample(sorted(groups), 15)}
+    of_groups = group_rows(limits=limits, now=now)
+    for key, limit in limits.items():
+        found = sorted(row.due for row in of_groups if row.key == key)
+        assert found == pytest.approx([one.due_at.timestamp() for one in groups[key]][:limit])
+    assert {row.key for row in of_groups} == limits.keys()
+    assert group_rows(limits={}, now=now) == []
+
+
+def test_of_a_deep_shard_only_the_earliest_rows_are_read():
+    make_random_rows(random.Random(4), 70)
+    shards = {entry.shard for entry in DueEntry.objects.all()}
+    now = database_now()
+    rows = due_rows(shards=all_shards(), limit=3, now=now)
+    for shard in shards:
+        due = DueEntry.objects.filter(shard=shard, due_at__lte=now).order_by("due_at")
+        expected = [entry.due_at.timestamp() for entry in due[:3]]
+        found = sorted(row.due for row in rows if row.key.shard == shard)
+        assert found == pytest.approx(expected)
 
 
 def test_only_due_entries_are_candidates_and_one_is_from_its_due_moment_on():
@@ -93,26 +116,14 @@ def test_only_due_entries_are_candidates_and_one_is_from_its_due_moment_on():
     assert candidates(now=due_at) == [job.pk]
 
 
-def test_only_the_named_shards_and_routes_are_read():
-    make_pool("eu", labels={"region": "eu"})
+def test_only_the_named_shards_are_read():
     mine = make_job()
     theirs = make_job(tenant=make_tenant("globex"))
-    labelled = make_job(labels={"region": "eu"})
-    assert mine.shard == labelled.shard != theirs.shard
-    assert set(candidates()) == {mine.pk, theirs.pk, labelled.pk}
-    assert set(candidates(shards=[mine.shard])) == {mine.pk, labelled.pk}
-    assert candidates(shards=[theirs.shard]) == [theirs.pk]
-    assert candidates(route_ids=[route_of(labelled).pk]) == [labelled.pk]
-    assert candidates(shards=[]) == candidates(route_ids=[]) == candidates(limit=0) == []
-
-
-def test_a_job_whose_lane_row_is_gone_gets_its_turn_without_a_head_start():
-    job = make_job(lane="urgent")
-    other = make_job(lane="normal", due_at=job.due_at + timedelta(seconds=60))
-    now = job.due_at + timedelta(seconds=300)
-    assert candidates(now=now) == [job.pk, other.pk]
-    Lane.objects.filter(name="urgent").delete()
-    assert candidates(now=now) == [other.pk, job.pk]
+    assert mine.shard != theirs.shard
+    assert set(candidates()) == {mine.pk, theirs.pk}
+    assert candidates(shards=[mine.shard]) == [mine.pk]
+    assert [head.job_id for head in due_groups(shards=[theirs.shard])] == [theirs.pk]
+    assert candidates(shards=[]) == due_groups(shards=[]) == []
 
 
 def test_a_row_that_another_scheduler_has_locked_still_shows(committed):

@@ -13,9 +13,10 @@ from jobs.conf import conf
 from jobs.models import DueEntry, Job, Lane, Lease, Pool, Route, Worker
 from jobs.policies.priority import rank
 from jobs.policies.window import PublishWindow
-from jobs.queries.candidates import due_candidates
-from jobs.services import dispatch as dispatching
-from jobs.services.dispatch import Dispatched, Windows, dispatch
+from jobs.queries.candidates import due_rows
+from jobs.services import backlog
+from jobs.services.dispatch import Dispatched, dispatch
+from jobs.services.memory import Memory
 from jobs.services.requests import parse_request
 from jobs.services.submit import submit_jobs
 from jobs.states import Place
@@ -23,6 +24,7 @@ from jobs.transitions.claim import claim_batch
 from jobs.transitions.take import take_batch
 from tests.factories import (
     SCHEDULER,
+    SCHEDULER_ID,
     WORKER,
     all_shards,
     make_handler,
@@ -30,18 +32,17 @@ from tests.factories import (
     make_pool,
     make_tenant,
     make_worker,
-    route_of,
 )
 from tests.support.places import unchanged, watching
 
 pytestmark = pytest.mark.django_db
 
 
-def turn(*, shards=None, windows=None, now=None, fresh=False) -> Dispatched:
+def turn(*, shards=None, memory=None, now=None, fresh=False) -> Dispatched:
     return dispatch(
         shards=all_shards() if shards is None else shards,
-        windows=windows or Windows(),
-        actor=SCHEDULER,
+        memory=memory or Memory(),
+        scheduler_id=SCHEDULER_ID,
         fresh=fresh,
         now=now,
     )
@@ -112,10 +113,10 @@ def test_jobs_are_published_in_the_order_of_the_policy_across_lanes_and_prioriti
     }
     order = sorted(ranks, key=lambda job_id: (ranks[job_id], job_id.bytes))
     pool, worker = make_pool(), make_worker(slots=7)
-    assert turn() == Dispatched(published=7, more=True)
+    assert turn() == Dispatched(published=7, blocked=True)
     assert published_in(pool) == set(order[:7])
     Worker.objects.filter(pk=worker.pk).update(slots=20)
-    assert turn() == Dispatched(published=13, more=True)
+    assert turn() == Dispatched(published=13, blocked=True)
     assert published_in(pool) == set(order[:20])
     leases = Lease.objects.all()
     assert {lease.job_id: lease.rank for lease in leases} == {
@@ -129,7 +130,7 @@ def test_jobs_are_published_in_the_order_of_the_policy_across_lanes_and_prioriti
 def test_a_pool_gets_as_much_as_its_free_slots_and_says_that_it_is_full():
     make_many(10)
     make_worker(slots=4)
-    assert turn() == Dispatched(published=4, more=True)
+    assert turn() == Dispatched(published=4, blocked=True)
     with unchanged():
         assert turn() == Dispatched(blocked=True)
 
@@ -139,7 +140,7 @@ def test_running_work_and_published_work_both_take_room():
     make_job(place=Place.PUBLISHED)
     make_many(10)
     make_worker(id=WORKER, slots=5)
-    assert turn() == Dispatched(published=3, more=True)
+    assert turn() == Dispatched(published=3, blocked=True)
 
 
 @pytest.mark.parametrize("state", ["draining", "stopped", "silent", "unknown"])
@@ -153,7 +154,7 @@ def test_what_a_worker_holds_that_takes_no_work_any_more_takes_no_room_of_the_ot
         make_worker(id=WORKER, slots=5, state=state)
     make_many(10)
     make_worker(slots=4, pid=2)
-    assert turn() == Dispatched(published=4, more=True)
+    assert turn() == Dispatched(published=4, blocked=True)
 
 
 def test_what_a_worker_holds_beyond_its_slots_takes_no_room_of_the_others():
@@ -162,7 +163,7 @@ def test_what_a_worker_holds_beyond_its_slots_takes_no_room_of_the_others():
     make_worker(id=WORKER, slots=2)
     make_many(10)
     make_worker(slots=4, pid=2)
-    assert turn() == Dispatched(published=4, more=True)
+    assert turn() == Dispatched(published=4, blocked=True)
 
 
 def test_the_slots_of_all_live_workers_of_a_pool_count():
@@ -171,24 +172,24 @@ def test_the_slots_of_all_live_workers_of_a_pool_count():
     make_worker(slots=3, pid=2)
     make_worker(slots=100, pid=3, state="draining")
     make_worker(slots=100, pid=4, last_seen_at=database_now() - timedelta(minutes=5))
-    assert turn() == Dispatched(published=5, more=True)
+    assert turn() == Dispatched(published=5, blocked=True)
 
 
 def test_a_fast_pool_gets_a_quarter_second_of_its_measured_rate_in_advance():
     make_many(100)
     make_worker(slots=8)
-    windows = Windows({make_pool().pk: PublishWindow(0.25, rate=200.0)})
-    assert turn(windows=windows) == Dispatched(published=58, more=True)
+    memory = Memory(windows={make_pool().pk: PublishWindow(0.25, rate=200.0)})
+    assert turn(memory=memory) == Dispatched(published=58, blocked=True)
 
 
 def test_a_pool_that_starts_its_work_is_seen_to_be_fast():
     make_many(40)
     make_worker(slots=4)
-    windows = Windows()
-    turn(windows=windows)
+    memory = Memory()
+    turn(memory=memory)
     Lease.objects.update(worker=WORKER, started_at=database_now())
-    turn(windows=windows)
-    assert windows.by_pool[make_pool().pk].rate > 0
+    turn(memory=memory)
+    assert memory.windows[make_pool().pk].rate > 0
 
 
 def test_a_turn_claims_at_most_one_batch_per_pool(settings):
@@ -207,10 +208,10 @@ def test_kf39_a_full_pool_never_stands_before_an_idle_one(settings):
     make_many(100, lane="background", labels={"k": "i"})
     make_worker(full, slots=5)
     make_worker(idle, id=WORKER, slots=20)
-    assert turn() == Dispatched(published=25, more=True)
+    assert turn() == Dispatched(published=25, blocked=True)
     Lease.objects.filter(pool=idle).update(worker=WORKER, started_at=database_now())
     Worker.objects.filter(pool=idle).update(slots=30)
-    assert turn() == Dispatched(published=10, more=True, blocked=True)
+    assert turn() == Dispatched(published=10, blocked=True)
     assert (len(published_in(full)), len(published_in(idle))) == (5, 10)
 
 
@@ -272,9 +273,12 @@ def test_kf43_work_goes_only_to_a_pool_whose_workers_know_its_handler():
 
 
 def test_candidates_that_went_to_somebody_else_are_counted_as_lost(monkeypatch):
-    job, gone = make_job(), make_job(place=Place.FINISHED)
+    make_job()
+    gone = make_job(place=Place.FINISHED)
     make_worker()
-    monkeypatch.setattr(dispatching, "due_candidates", lambda **kwargs: [job.pk, gone.pk])
+    row = due_rows(shards=all_shards(), limit=1)[0]
+    stale = [row, row._replace(job_id=gone.pk)]
+    monkeypatch.setattr(backlog, "due_rows", lambda **kwargs: stale)
     assert turn() == Dispatched(published=1, lost=1)
 
 
@@ -326,10 +330,10 @@ def test_kf18_these_plans_do_make_a_limited_sub_select_take_too_many(worst_plans
 
 def test_kf18_a_claim_never_takes_more_than_its_batch(worst_plans):
     make_many(1000, tenant=make_tenant("spread", shard_spread=64))
-    route, pool = route_of(Job.objects.all()[0]), make_pool()
+    pool = make_pool()
     leased = 0
     for _ in range(100):
-        ids = due_candidates(shards=all_shards(), route_ids=[route.pk], limit=10)
+        ids = [row.job_id for row in due_rows(shards=all_shards(), limit=10)][:10]
         claimed = claim_batch(shards=all_shards(), job_ids=ids, pool=pool, actor=SCHEDULER)
         now_leased = Lease.objects.count()
         assert len(ids) == claimed.published == now_leased - leased == 10
@@ -362,5 +366,5 @@ def test_kf18_the_other_rows_of_a_shard_stay_when_one_is_claimed(worst_plans):
     jobs = make_many(300)  # of one tenant with spread one: all in one shard
     shard = jobs[0].shard
     done = claim_batch(shards=[shard], job_ids=[jobs[0].job_id], pool=pool, actor=SCHEDULER)
-    assert done == (1, 0)
+    assert (done.published, done.lost) == (1, 0)
     assert (DueEntry.objects.count(), Lease.objects.count()) == (299, 1)

@@ -8,7 +8,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from jobs.services import outcomes
-from jobs.services.dispatch import Windows, dispatch
+from jobs.services.dispatch import dispatch
+from jobs.services.memory import Memory
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
 from jobs.services.submit import submit_job
@@ -17,7 +18,7 @@ from jobs.transitions.claim import claim_batch
 from jobs.transitions.finish import complete_jobs, dead_letter_jobs, retry_jobs, snooze_jobs
 from jobs.transitions.lease import extend_leases, release_jobs
 from jobs.transitions.take import take_batch
-from tests.factories import BOOM, SCHEDULER
+from tests.factories import BOOM, SCHEDULER, SCHEDULER_ID
 from tests.stateful.acts import act, chosen
 from tests.stateful.model import HEAD_STARTS, POLICIES, Attempt, Ending, ModelJob, after
 from tests.stateful.seam import TICK
@@ -113,7 +114,7 @@ class EngineActs(World):
             workers = [worker.id for worker in self.workers if worker.pool.name == pool]
             best = self.model.best(pool, workers, SLOTS, now)
             expected += self.model.publish(best, pool, now)
-        done = dispatch(shards=self.shards, windows=Windows(), actor=SCHEDULER, now=now)
+        done = dispatch(shards=self.shards, memory=Memory(), scheduler_id=SCHEDULER_ID, now=now)
         assert (done.published, done.lost) == (expected, 0)
 
     @act(1, number=pick, others=picks)
@@ -132,7 +133,7 @@ class EngineActs(World):
             actor=SCHEDULER,
             now=now,
         )
-        assert done == (expected, len(jobs) - expected)
+        assert (done.published, done.lost) == (expected, len(jobs) - expected)
 
     @act(4, when=lambda self: self._owned(), part=st.sampled_from(["all", "all", "even", "odd"]))
     def reap(self, part: str) -> None:

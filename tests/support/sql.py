@@ -87,7 +87,10 @@ def faults(sql: str) -> list[str]:
     return found
 
 
-_ONE_BY_ONE = re.compile(r"unnest\((?:%s|%\(\w+\)s|\$\d+)::smallint\[\]\) as ([a-z_]+)\(shard\)")
+_ARRAY = r"(?:%s|%\(\w+\)s|\$\d+)::smallint\[\]"
+_ONE_BY_ONE = re.compile(
+    rf"unnest\({_ARRAY}(?:, [^()]*(?:\([^()]*\)[^()]*)*)?\) as ([a-z_]+)\(shard\b"
+)
 _BEGINS = re.compile(r"\(\s*(select|with|insert|update|delete|merge|values)\b")
 
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from jobs.errors import InvalidField
 from jobs.policies.routing import (
     PoolOffer,
+    able_pools,
     can_run,
     canonical_labels,
-    home_pool,
     label_faults,
     missing_labels,
     parse_label_args,
@@ -195,17 +195,17 @@ def test_the_home_pool_is_the_tightest_match() -> None:
         pool(3, {"gpu": "a100"}),
         pool(4, {}),
     ]
-    assert home_pool({"gpu": "a100"}, "h", pools) == 3
-    assert home_pool({"gpu": "a100", "region": "eu"}, "h", pools) == 2
-    assert home_pool({}, "h", pools) == 4
-    assert home_pool({"gpu": "h100"}, "h", pools) is None
-    assert home_pool({}, "h", []) is None
+    assert able_pools({"gpu": "a100"}, "h", pools)[0] == 3
+    assert able_pools({"gpu": "a100", "region": "eu"}, "h", pools)[0] == 2
+    assert able_pools({}, "h", pools)[0] == 4
+    assert able_pools({"gpu": "h100"}, "h", pools) == []
+    assert able_pools({}, "h", []) == []
 
 
 def test_of_equally_tight_pools_the_first_made_is_home_in_any_order() -> None:
     pools = [pool(9, {"a": "1"}), pool(2, {"b": "1"}), pool(5, {"c": "1"})]
-    assert home_pool({}, "h", pools) == 2
-    assert home_pool({}, "h", reversed(pools)) == 2
+    assert able_pools({}, "h", pools)[0] == 2
+    assert able_pools({}, "h", reversed(pools))[0] == 2
 
 
 def test_a_pool_that_does_not_know_the_handler_is_not_home() -> None:
@@ -213,8 +213,8 @@ def test_a_pool_that_does_not_know_the_handler_is_not_home() -> None:
         pool(1, {}, knows="mail.send"),
         pool(2, {"gpu": "a100"}, knows="mail.send report.render"),
     ]
-    assert home_pool({}, "report.render", pools) == 2
-    assert home_pool({}, "billing.charge", pools) is None
+    assert able_pools({}, "report.render", pools)[0] == 2
+    assert able_pools({}, "billing.charge", pools) == []
 
 
 def test_an_exclusive_pool_is_home_only_for_work_that_asks_for_it() -> None:
@@ -222,5 +222,5 @@ def test_an_exclusive_pool_is_home_only_for_work_that_asks_for_it() -> None:
         pool(1, {"gpu": "a100"}, exclusive={"gpu": "a100"}),
         pool(2, {"gpu": "a100", "region": "eu"}),
     ]
-    assert home_pool({}, "h", pools) == 2
-    assert home_pool({"gpu": "a100"}, "h", pools) == 1
+    assert able_pools({}, "h", pools)[0] == 2
+    assert able_pools({"gpu": "a100"}, "h", pools)[0] == 1

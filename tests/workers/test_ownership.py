@@ -13,8 +13,8 @@ from django.db.models.functions import Now
 from jobs.clock import Skew, database_now
 from jobs.conf import conf
 from jobs.models import JobEvent, SchedulerNode, Shard
-from jobs.services.dispatch import Windows, dispatch
-from jobs.transitions.events import scheduler_actor
+from jobs.services.dispatch import dispatch
+from jobs.services.memory import Memory
 from tests.factories import make_job, make_worker
 from tests.support.books import assert_balanced
 from tests.support.race import Team
@@ -195,9 +195,7 @@ def test_two_owners_of_the_same_shards_are_harmless():
     for number in range(20):
         make_job(request_key=f"k{number}")
     published = [
-        dispatch(
-            shards=one.shards, windows=Windows(), actor=scheduler_actor(one.id), fresh=True
-        ).published
+        dispatch(shards=one.shards, memory=Memory(), scheduler_id=one.id, fresh=True).published
         for one in (stale, fresh)
     ]
     assert published == [20, 0]

@@ -1,0 +1,299 @@
+"""Who is served next when there is less room than due work: lanes by rank, tenants inside a lane by weight.
+
+Owns the choice alone. What is due, what runs and which limits are left are given; nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from typing import Any
+
+type Wall = (
+    Hashable  # a limit that several groups stand before: ("tenant", 7), ("handler", "mail.send")
+)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Due work of one tenant in one lane that goes the same way, in its order.
+
+    Attributes:
+        lane: Lane id.
+        tenant: Tenant id, or whatever stands for the work of another scheduler.
+        items: (rank in seconds, anything), smallest rank first, as far as they are known.
+        more: There may be others behind `items` that are not known yet.
+        walls: Limits it counts against.
+        rank: Of the next item, or of the last one known.
+    """
+
+    lane: int
+    tenant: Hashable
+    items: deque[tuple[float, Any]]
+    more: bool = False
+    walls: tuple[Wall, ...] = ()
+    rank: float = -math.inf
+
+    def settle(self) -> bool:
+        """Bring `rank` up to date; False when nothing is left."""
+        if self.items:
+            self.rank = self.items[0][0]
+        return bool(self.items) or self.more
+
+
+@dataclass(slots=True)
+class Turns:
+    """Memory of whose turn it is inside one lane of one pool: each start moves a tenant on by 1 / weight.
+
+    Source: start-time fair queueing (Goyal, Vin and Cheng, 1997).
+    """
+
+    now: float = 0.0
+    next: dict[Hashable, float] = field(default_factory=dict)
+
+    def join(self, tenants: Iterable[Hashable]) -> None:
+        """Those with due work now. Who is new, or was away, begins at the present turn: nothing was saved up."""
+        now, known = self.now, self.next
+        self.next = {tenant: max(now, known.get(tenant, now)) for tenant in tenants}
+
+    def serve(self, tenant: Hashable, weight: float) -> None:
+        """It has been given one slot."""
+        self.now = self.next[tenant]
+        self.next[tenant] += 1.0 / weight
+
+
+@dataclass(slots=True)
+class Picks:
+    """What `pick` chose, and what stood in the way of the rest.
+
+    Attributes:
+        chosen: (group, item, whether it fills the lane's reserve), in the order of choice.
+        wanting: The group that comes next and whose next item is not known; the choice ends before it.
+        full: Something was left for want of room.
+        walled: Limits that held something back.
+        kept: Lanes held back by the reserves of others.
+    """
+
+    chosen: list[tuple[Group, Any, bool]] = field(default_factory=list)
+    wanting: Group | None = None
+    full: bool = False
+    walled: set[Wall] = field(default_factory=set)
+    kept: set[int] = field(default_factory=set)
+
+
+def pick(
+    groups: Iterable[Group],
+    *,
+    room: int,
+    turns: dict[int, Turns],
+    weights: Mapping[Hashable, float] | None = None,
+    held: Mapping[tuple[int, Hashable], int] | None = None,
+    reserves: Mapping[int, int] | None = None,
+    walls: dict[Wall, float] | None = None,
+) -> Picks:
+    """Choose up to `room` items of one pool, one by one, and take them out of their groups.
+
+    The lane whose next item has the smallest rank; in it the tenant whose turn it is; of its items the one with the
+    smallest rank. Ageing needs no term of its own: a rank is a fixed moment, and all work waits past it at one pace.
+
+    - A tenant that holds its share of the lane's slots waits while one below its share wants a slot. If nobody else
+      wants any it gets all: no slot stays empty while there is work.
+    - A lane below its reserve goes first, and room that the reserves of others may need is not given away.
+    - A group before a limit that is used up is passed over; its lane and its tenant go on with others.
+
+    Args:
+        groups: Due work that may run in this pool.
+        room: Most items; with `reserves` at most the free slots.
+        turns: Lane → whose turn it is; changed, and made where missing.
+        weights: Tenant → weight; 1 where missing.
+        held: (lane, tenant) → slots of this pool held now.
+        reserves: Lane → slots of this pool that only it may fill.
+        walls: Limit → how many items may still pass; changed. A limit that is missing does not bind.
+
+    >>> urgent = Group(1, "a", deque([(5.0, "u")]))
+    >>> normal = Group(3, "a", deque([(2.0, "n1"), (9.0, "n2")]))
+    >>> [item for _, item, _ in pick([urgent, normal], room=2, turns={}).chosen]
+    ['n1', 'u']
+    """
+    picks, walls, held = Picks(), {} if walls is None else walls, held or {}
+    lanes = _lanes(groups, walls, picks)
+    for number, lane in lanes.items():
+        lane.open(number, turns.setdefault(number, Turns()), room, weights or {}, held)
+    unfilled = _unfilled(reserves or {}, held)
+    kept, left = sum(unfilled.values()), room
+    ranks = {number: rank for number, lane in lanes.items() if (rank := lane.rank()) is not None}
+    while ranks and left > 0:
+        number = _next_lane(ranks, unfilled)
+        mine = unfilled.get(number, 0)
+        if left <= kept - mine:
+            picks.kept.add(number)
+            del ranks[number]
+            continue
+        # Another lane may meanwhile have used up a limit that this one stands before too.
+        group = lanes[number].next()
+        if group is None:
+            del ranks[number]
+            continue
+        if not group.items:
+            picks.wanting = group
+            return picks
+        picks.chosen.append((group, group.items.popleft()[1], mine > 0))
+        left -= 1
+        if mine:
+            unfilled[number] -= 1
+            kept -= 1
+        for wall in group.walls:
+            if wall in walls:
+                walls[wall] -= 1
+        if (rank := lanes[number].serve()) is None:
+            del ranks[number]
+        else:
+            ranks[number] = rank
+    picks.full = bool(ranks)
+    return picks
+
+
+def _lanes(groups: Iterable[Group], walls: dict[Wall, float], picks: Picks) -> dict[int, _Lane]:
+    lanes: dict[int, _Lane] = {}
+    for group in groups:
+        if group.settle():
+            if group.lane not in lanes:
+                lanes[group.lane] = _Lane(walls, picks)
+            lanes[group.lane].add(group)
+    return lanes
+
+
+def _unfilled(
+    reserves: Mapping[int, int], held: Mapping[tuple[int, Hashable], int]
+) -> dict[int, int]:
+    filled: dict[int, int] = {}
+    for (lane, _), count in held.items():
+        filled[lane] = filled.get(lane, 0) + count
+    return {lane: max(0, slots - filled.get(lane, 0)) for lane, slots in reserves.items()}
+
+
+def _next_lane(ranks: dict[int, float], unfilled: Mapping[int, int]) -> int:
+    """The lane with the smallest rank, those below their reserve first. There are few lanes."""
+    if any(unfilled.values()) and (below := [number for number in ranks if unfilled.get(number)]):
+        return min(below, key=ranks.__getitem__)
+    return min(ranks, key=ranks.__getitem__)
+
+
+@dataclass(slots=True, eq=False)
+class _Tenant:
+    """Groups of one tenant in one lane, by the rank of their next item."""
+
+    key: Hashable
+    order: int  # of arrival: decides between equals
+    heads: list[tuple[float, int, Group]] = field(default_factory=list)
+    weight: float = 1.0
+    held: int = 0
+    share: float = math.inf
+
+    def rank(self, walls: dict[Wall, float], picks: Picks) -> float | None:
+        """Rank of its next item; what stands before a used-up limit is dropped on the way."""
+        heads = self.heads
+        while heads:
+            group = heads[0][2]
+            closed = [wall for wall in group.walls if walls.get(wall, 1) < 1]
+            if not closed and group.settle():
+                if group.rank == heads[0][0]:
+                    return group.rank
+                heapreplace(heads, (group.rank, heads[0][1], group))
+                continue
+            picks.walled.update(closed)
+            heappop(heads)
+        return None
+
+
+class _Lane:
+    """One lane's due work. Two heaps of tenants, by rank and by turn; old entries are dropped when they come up."""
+
+    def __init__(self, walls: dict[Wall, float], picks: Picks) -> None:
+        self._walls, self._picks = walls, picks
+        self._tenants: dict[Hashable, _Tenant] = {}
+        self._by_rank: list[tuple[float, int, _Tenant]] = []
+        self._by_turn: list[tuple[bool, float, float, int, _Tenant]] = []
+        self._turns = Turns()
+        self._chosen = _Tenant(None, 0)
+
+    def add(self, group: Group) -> None:
+        tenant = self._tenants.get(group.tenant)
+        if tenant is None:
+            tenant = _Tenant(group.tenant, len(self._tenants))
+            self._tenants[group.tenant] = tenant
+        tenant.heads.append((group.rank, len(tenant.heads), group))
+
+    def open(
+        self,
+        number: int,
+        turns: Turns,
+        room: int,
+        weights: Mapping[Hashable, float],
+        held: Mapping[tuple[int, Hashable], int],
+    ) -> None:
+        """Everything has been added: work out shares, and put everybody in line."""
+        turns.join(self._tenants)
+        self._turns = turns
+        for tenant in self._tenants.values():
+            heapify(tenant.heads)
+            tenant.weight = weights.get(tenant.key, 1.0)
+            tenant.held = held.get((number, tenant.key), 0)
+        if len(self._tenants) > 1:
+            slots = room + sum(tenant.held for tenant in self._tenants.values())
+            weight = sum(tenant.weight for tenant in self._tenants.values())
+            for tenant in self._tenants.values():
+                tenant.share = max(1, math.ceil(slots * tenant.weight / weight - 1e-9))
+        for tenant in self._tenants.values():
+            if (rank := tenant.rank(self._walls, self._picks)) is not None:
+                self._by_rank.append((rank, tenant.order, tenant))
+                self._by_turn.append(self._turn(tenant, rank))
+        heapify(self._by_rank)
+        heapify(self._by_turn)
+
+    def rank(self) -> float | None:
+        """The smallest rank of what can go, None when nothing can."""
+        while self._by_rank:
+            listed, order, tenant = self._by_rank[0]
+            rank = tenant.rank(self._walls, self._picks)
+            if rank == listed:
+                return rank
+            if rank is None:
+                heappop(self._by_rank)
+            else:
+                heapreplace(self._by_rank, (rank, order, tenant))
+        return None
+
+    def next(self) -> Group | None:
+        """The group whose turn it is, None when nothing can go."""
+        while self._by_turn:
+            entry = self._by_turn[0]
+            tenant = entry[-1]
+            rank = tenant.rank(self._walls, self._picks)
+            if rank is None:
+                heappop(self._by_turn)
+            elif (now := self._turn(tenant, rank)) != entry:
+                heapreplace(self._by_turn, now)
+            else:
+                self._chosen = tenant
+                return tenant.heads[0][2]
+        return None
+
+    def serve(self) -> float | None:
+        """Count the item just taken from the group of `next`; gives the lane's rank now."""
+        tenant = self._chosen
+        tenant.held += 1
+        self._turns.serve(tenant.key, tenant.weight)
+        return self.rank()
+
+    def _turn(self, tenant: _Tenant, rank: float) -> tuple[bool, float, float, int, _Tenant]:
+        return (
+            tenant.held >= tenant.share,
+            self._turns.next[tenant.key],
+            rank,
+            tenant.order,
+            tenant,
+        )

@@ -1,0 +1,38 @@
+"""What one scheduler process remembers from turn to turn."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from jobs.conf import conf
+from jobs.policies.delays import Delays
+from jobs.policies.fairness import Turns
+from jobs.policies.window import PublishWindow
+from jobs.queries.fleet import PoolLoad
+from jobs.services.backlog import Backlog
+
+
+@dataclass(slots=True)
+class Memory:
+    """Nothing here is needed to be right: a new process begins with none of it.
+
+    Attributes:
+        windows: Pool → how fast it starts work.
+        backlog: What waits.
+        turns: Pool → lane → whose turn it is.
+        delays: What held work back lately.
+        full_keys: (tenant, concurrency key) of entries that were parked since a slot was last seen free.
+    """
+
+    windows: dict[int, PublishWindow] = field(default_factory=dict)
+    backlog: Backlog = field(default_factory=Backlog)
+    turns: dict[int, dict[int, Turns]] = field(default_factory=dict)
+    delays: Delays = field(default_factory=lambda: Delays(3 * conf().tick_seconds))
+    full_keys: set[tuple[int, str]] = field(default_factory=set)
+
+    def observed(self, load: PoolLoad) -> PublishWindow:
+        """The pool's window after it has seen this load."""
+        window = self.windows.setdefault(load.pool_id, PublishWindow(conf().publish_ahead_seconds))
+        window.observe(published=load.published, at=time.monotonic())
+        return window

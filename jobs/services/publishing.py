@@ -1,0 +1,223 @@
+"""Filling the room of one pool: choose by the policies, read what the choice needs, claim."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from jobs.conf import conf
+from jobs.policies.demand import groups_of_others, others_in
+from jobs.policies.fairness import Group, Picks, pick
+from jobs.queries.candidates import DueRow, GroupKey
+from jobs.queries.catalog import Catalog
+from jobs.services.memory import Memory
+from jobs.services.terms import Terms
+from jobs.transitions.claim import claim_batch
+
+FETCH_ROUNDS = 4  # of rows of groups whose turn has come, for one pool in one turn
+RESERVED_AHEAD_SECONDS = 1000 * 86_400.0  # what fills a reserve is taken before all that does not
+LATE_SECONDS = 1.0  # a claim this late tells what held the job back
+LIFTED_BY_AN_END = ("tenant_max_running",)  # limits that the end of a job lifts
+
+
+@dataclass(slots=True)
+class Publishing:
+    """What was published.
+
+    Attributes:
+        published: Jobs claimed and published.
+        lost: Candidates that went to another scheduler, or were cancelled meanwhile.
+        blocked: Work may wait for room, or for a limit that the end of a job lifts. Look again soon.
+        more: Not all that had room was published. Look again at once.
+    """
+
+    published: int = 0
+    lost: int = 0
+    blocked: bool = False
+    more: bool = False
+
+
+class Publisher:
+    """Fills pools within one turn, on one reading of everything."""
+
+    def __init__(
+        self,
+        found: Catalog,
+        terms: Terms,
+        memory: Memory,
+        others: Sequence[object],
+        *,
+        shards: Sequence[int],
+        actor: str,
+        at: float,
+        now: datetime | None,
+        done: Publishing,
+    ) -> None:
+        """`at` is database time in seconds; what happens is counted in `done`."""
+        self._found, self._terms, self._memory, self._others = found, terms, memory, others
+        self._shards, self._actor, self._at, self._now = shards, actor, at, now
+        self._done = done
+        self._head_starts = {lane.pk: lane.head_start_seconds for lane in found.lanes}
+
+    def fill(
+        self,
+        pool_id: int,
+        groups: dict[GroupKey, Group],
+        *,
+        room: int,
+        homes: Mapping[int, str] | None = None,
+    ) -> int:
+        """Publish from these groups to this pool, in claims of at most one batch each.
+
+        Args:
+            pool_id: The pool; the caller checked labels and handlers.
+            groups: Due work.
+            room: Most jobs.
+            homes: Route → name of the pool that it belongs to, when this one lends its slots.
+
+        Returns:
+            How many were given to it; some may have been lost to others.
+        """
+        if not groups:
+            return 0
+        if room <= 0:
+            self._full(pool_id)
+            return 0
+        others, weights = groups_of_others(self._others, pool_id)
+        held = self._held(pool_id, groups, others, room)
+        keys, given = {id(group): key for key, group in groups.items()}, 0
+        for fetches_left in range(FETCH_ROUNDS, -1, -1):
+            picks = pick(
+                [*groups.values(), *others],
+                room=min(room, conf().claim_batch),
+                turns=self._memory.turns.setdefault(pool_id, {}),
+                weights={**self._terms.weights, **weights},
+                held=held,
+                reserves=self._found.reserves.get(pool_id),
+                walls=self._terms.walls,
+            )
+            held.update((group.lane, group.tenant) for group, _, _ in picks.chosen)
+            room -= len(picks.chosen)
+            given += self._claim(pool_id, picks, homes or {})
+            self._note(pool_id, picks, still_room=room > 0)
+            if picks.wanting is None or room <= 0:
+                break
+            if not fetches_left:
+                self._done.more = True
+                break
+            self._fetch(groups, keys, room)
+        return given
+
+    def _held(
+        self,
+        pool_id: int,
+        groups: Mapping[GroupKey, Group],
+        others: Sequence[Group],
+        room: int,
+    ) -> Counter[tuple[int, Hashable]]:
+        """(lane, tenant) → slots, where somebody may have to stand back; else nobody asks."""
+        known = sum(len(group.items) for group in groups.values())
+        contended = known > room or any(group.more for group in groups.values())
+        held: Counter[tuple[int, Hashable]] = Counter()
+        if not (others or contended or pool_id in self._found.reserves):
+            return held
+        for one in self._terms.held:
+            if one.pool_id == pool_id:
+                tenant = one.tenant_id if one.mine else others_in(one.lane_id)
+                held[one.lane_id, tenant] += one.leases
+        return held
+
+    def _fetch(
+        self, groups: Mapping[GroupKey, Group], keys: Mapping[int, GroupKey], room: int
+    ) -> None:
+        """Read on in every group whose known rows are used up, as far as this room can need."""
+        empty = [group for group in groups.values() if group.more and not group.items]
+        each = room + 1 if len(empty) == 1 else math.ceil(1.5 * room / len(empty)) + 1
+        self._memory.backlog.fetch(
+            {keys[id(group)]: each for group in empty},
+            head_starts=self._head_starts,
+            now=self._now,
+        )
+
+    def _claim(self, pool_id: int, picks: Picks, homes: Mapping[int, str]) -> int:
+        chosen = [(row, reserved) for _, row, reserved in picks.chosen if row is not None]
+        if not chosen:
+            return 0
+        found: list[DueRow] = [row for row, _ in chosen]
+        claimed = claim_batch(
+            shards=self._shards,
+            job_ids=[row.job_id for row in found],
+            pool=self._found.pools[pool_id],
+            actor=self._actor,
+            items=self._items(pool_id, chosen, homes),
+            limits=self._terms.limits(found),
+            now=self._now,
+        )
+        self._memory.windows[pool_id].publish(claimed.published)
+        self._memory.full_keys |= claimed.full_keys
+        self._done.published += claimed.published
+        self._done.lost += claimed.lost
+        return len(found)
+
+    def _items(
+        self, pool_id: int, chosen: Sequence[tuple[DueRow, bool]], homes: Mapping[int, str]
+    ) -> dict[UUID, dict[str, Any]]:
+        """What the claim must know of single jobs; most need nothing."""
+        items: dict[UUID, dict[str, Any]] = {}
+        for row, reserved in chosen:
+            told: dict[str, Any] = {}
+            if home := homes.get(row.key.route):
+                told["home"] = home
+            if self._at - row.due > LATE_SECONDS and (waits := self._waits(pool_id, row)):
+                told["waited"] = waits
+            if reserved:
+                told["reserve"] = True
+            if told:
+                items[row.job_id] = {"told": told}
+            if reserved:
+                items[row.job_id]["ahead"] = RESERVED_AHEAD_SECONDS
+        return items
+
+    def _waits(self, pool_id: int, row: DueRow) -> dict[str, float]:
+        """Code of what held the job back → seconds of its waiting in which that was seen."""
+        key = row.key
+        route = self._found.routes[key.route]
+        reasons: list[Hashable] = [
+            ("pool_saturated", pool_id),
+            ("reserved_for_others", pool_id, key.lane),
+            ("tenant_max_running", key.tenant),
+            ("tenant_rate", key.tenant),
+            ("handler_rate", route.handler),
+            ("tenant_paused", key.tenant),
+            ("lane_paused", key.lane),
+            ("handler_paused", route.handler),
+            ("pool_paused", pool_id),
+            ("no_live_worker", key.route),
+            ("concurrency_key", key.tenant, row.concurrency_key),
+        ]
+        seen = self._memory.delays.between(reasons, row.due, self._at)
+        return {reason[0]: round(seconds, 1) for reason, seconds in seen.items()}  # type: ignore[index]
+
+    def _note(self, pool_id: int, picks: Picks, *, still_room: bool) -> None:
+        saw, at = self._memory.delays.saw, self._at
+        if picks.full and still_room:
+            self._done.more = True  # one batch is full, not the pool
+        elif picks.full:
+            self._full(pool_id)
+        for wall in picks.walled:
+            saw(wall, at)
+            self._done.blocked |= isinstance(wall, tuple) and wall[0] in LIFTED_BY_AN_END
+        for lane in picks.kept:
+            saw(("reserved_for_others", pool_id, lane), at)
+            self._done.blocked = True
+        for key in self._memory.full_keys:
+            saw(("concurrency_key", *key), at)
+
+    def _full(self, pool_id: int) -> None:
+        self._done.blocked = True
+        self._memory.delays.saw(("pool_saturated", pool_id), self._at)
