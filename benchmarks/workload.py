@@ -24,7 +24,8 @@ HOT_TABLES = "jobs_job, jobs_dueentry, jobs_lease, jobs_jobevent, jobs_deadlette
 LIFE = ("created", "leased", "started", "succeeded")
 
 # Everything about the outcome that does not differ from job to job: two engines that did the same work leave the same.
-# Which columns are filled is asked of the rows themselves, so that a new column counts too.
+# Which columns are filled is asked of the rows themselves, so that a new column counts too. Only a late claim tells what
+# the job waited for.
 JOB_SHAPE = """
 select status, attempt, attempt_limit, seq, lease_token, updated_at = finished_at,
     (select array_agg(key order by key) from jsonb_each(to_jsonb(job)) where value <> 'null'), count(*)
@@ -33,7 +34,7 @@ EVENT_SHAPE = """
 select event.kind, event.from_status, event.to_status, event.seq, event.attempt, event.token,
     split_part(event.actor, ':', 1), event.shard = job.shard, event.tenant_id = job.tenant_id,
     (select array_agg(key order by key) from jsonb_each(to_jsonb(event)) where value <> 'null'),
-    (select array_agg(key order by key) from jsonb_object_keys(event.detail) key), count(*)
+    (select array_agg(key order by key) from jsonb_object_keys(event.detail - 'waited') key), count(*)
 from jobs_jobevent event join jobs_job job on job.id = event.job_id where job.due_at = %(due_at)s
 group by 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 order by 4, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11"""
 LEFT_OVER = """

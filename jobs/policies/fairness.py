@@ -48,21 +48,39 @@ class Group:
 class Turns:
     """Memory of whose turn it is inside one lane of one pool: each start moves a tenant on by 1 / weight.
 
+    Attributes:
+        now: Turn of whoever was served last; never goes back.
+        next: Tenant → its next turn. One that is ahead of `now` is remembered while it has no work.
+        present: Tenants that had work at the last look.
+
     Source: start-time fair queueing (Goyal, Vin and Cheng, 1997).
     """
 
     now: float = 0.0
     next: dict[Hashable, float] = field(default_factory=dict)
+    present: frozenset[Hashable] = frozenset()
 
-    def join(self, tenants: Iterable[Hashable]) -> None:
-        """Those with due work now. Who is new, or was away, begins at the present turn: nothing was saved up."""
-        now, known = self.now, self.next
-        self.next = {tenant: max(now, known.get(tenant, now)) for tenant in tenants}
+    def join(self, weights: Mapping[Hashable, float]) -> None:
+        """Those with due work now, and their weights.
+
+        Who is new, or was away, begins at the present turn: nothing was saved up. Who was held back by its share has
+        saved a little, two turns of the lightest tenant at most: more would lock the others out while it catches up.
+        """
+        now = self.now
+        least = now - 2.0 / min(weights.values(), default=1.0)
+        for tenant in weights:
+            behind = least if tenant in self.present else now
+            self.next[tenant] = max(behind, self.next.get(tenant, now))
+        self.present = frozenset(weights)
+        self.next = {
+            one: turn for one, turn in self.next.items() if turn > now or one in self.present
+        }
 
     def serve(self, tenant: Hashable, weight: float) -> None:
         """It has been given one slot."""
-        self.now = self.next[tenant]
-        self.next[tenant] += 1.0 / weight
+        turn = self.next[tenant]
+        self.now = max(self.now, turn)
+        self.next[tenant] = turn + 1.0 / weight
 
 
 @dataclass(slots=True)
@@ -128,7 +146,7 @@ def pick(
     while ranks and left > 0:
         number = _next_lane(ranks, unfilled)
         mine = unfilled.get(number, 0)
-        if left <= kept - mine:
+        if not mine and left <= kept:
             picks.kept.add(number)
             del ranks[number]
             continue
@@ -152,7 +170,7 @@ def pick(
             del ranks[number]
         else:
             ranks[number] = rank
-    picks.full = bool(ranks)
+    picks.full = any(lanes[number].rank() is not None for number in ranks)
     return picks
 
 
@@ -236,21 +254,24 @@ class _Lane:
         held: Mapping[tuple[int, Hashable], int],
     ) -> None:
         """Everything has been added: work out shares, and put everybody in line."""
-        turns.join(self._tenants)
         self._turns = turns
+        ranks: dict[Hashable, float] = {}
         for tenant in self._tenants.values():
             heapify(tenant.heads)
             tenant.weight = weights.get(tenant.key, 1.0)
             tenant.held = held.get((number, tenant.key), 0)
-        if len(self._tenants) > 1:
-            slots = room + sum(tenant.held for tenant in self._tenants.values())
-            weight = sum(tenant.weight for tenant in self._tenants.values())
-            for tenant in self._tenants.values():
-                tenant.share = max(1, math.ceil(slots * tenant.weight / weight - 1e-9))
-        for tenant in self._tenants.values():
             if (rank := tenant.rank(self._walls, self._picks)) is not None:
-                self._by_rank.append((rank, tenant.order, tenant))
-                self._by_turn.append(self._turn(tenant, rank))
+                ranks[tenant.key] = rank
+        able = {key: self._tenants[key] for key in ranks}
+        turns.join({key: tenant.weight for key, tenant in able.items()})
+        if len(able) > 1:
+            slots = room + sum(tenant.held for tenant in able.values())
+            whole = sum(tenant.weight for tenant in able.values())
+            for tenant in able.values():
+                tenant.share = max(1, math.ceil(slots * tenant.weight / whole - 1e-9))
+        for key, tenant in able.items():
+            self._by_rank.append((ranks[key], tenant.order, tenant))
+            self._by_turn.append(self._turn(tenant, ranks[key]))
         heapify(self._by_rank)
         heapify(self._by_turn)
 

@@ -325,7 +325,7 @@ def test_kf18_these_plans_do_make_a_limited_sub_select_take_too_many(worst_plans
                 order by rank limit 10 for update skip locked)""",
             [str(WORKER), all_shards(), all_shards(), pool.pk],
         )
-        assert cursor.rowcount == 100
+        assert cursor.rowcount > 10
 
 
 def test_kf18_a_claim_never_takes_more_than_its_batch(worst_plans):

@@ -245,6 +245,7 @@ def due_row(it: Standing, due_at: datetime) -> New:
             "priority": job.priority,
             "tenant_id": job.tenant_id,
             "concurrency_key": job.concurrency_key,
+            "parked": False,
         }
     )
 
