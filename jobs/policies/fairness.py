@@ -107,8 +107,8 @@ def pick(
     *,
     room: int,
     turns: dict[int, Turns],
-    weights: Mapping[Hashable, float] | None = None,
-    held: Mapping[tuple[int, Hashable], int] | None = None,
+    weights: Mapping[Any, float] | None = None,
+    held: Mapping[tuple[int, Any], int] | None = None,
     reserves: Mapping[int, int] | None = None,
     walls: dict[Wall, float] | None = None,
 ) -> Picks:

@@ -66,7 +66,7 @@ def test_a_lane_is_chosen_by_its_smallest_rank_and_the_tenant_in_it_by_turn() ->
 
 
 def served(
-    weights: Mapping[int, int] | Mapping[str, int],
+    weights: Mapping[Any, float],
     *,
     slots: int,
     jobs: int,
@@ -85,7 +85,7 @@ def served(
             groups,
             room=slots - len(running),
             turns=turns,
-            weights=dict[Hashable, float](weights),
+            weights=weights,
             held=held,
         )
         for one, _, _ in picks.chosen:
@@ -169,12 +169,12 @@ def test_no_slot_stays_empty_while_anything_may_go_and_no_limit_is_passed() -> N
         groups = random_groups(source)
         walls: dict[Hashable, float] = {name: source.randint(0, 4) for name in ("w1", "w2")}
         before, room = dict(walls), source.randint(0, 20)
-        weights = {tenant: source.randint(1, 9) for tenant in range(1, 6)}
+        weights: dict[Hashable, float] = {t: source.randint(1, 9) for t in range(1, 6)}
         picks = pick(
             groups,
             room=room,
             turns={},
-            weights=dict[Hashable, float](weights),
+            weights=weights,
             held=random_held(source),
             walls=walls,
         )
