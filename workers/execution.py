@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
 from typing import Any
+from uuid import UUID
 
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import Error as DatabaseErrors
 from django.db import close_old_connections, transaction
 
 from jobs.conf import conf
@@ -23,10 +27,13 @@ from workers.handlers import (
     PermanentFailure,
     RetryAfter,
     Snooze,
-    Stop,
 )
+from workers.stopping import Stop, call_in
 
 MAX_DELAY_SECONDS = 366 * 86_400.0
+CANCEL_SECONDS = (
+    0.5  # a coroutine that was asked to stop has this long before its task is cancelled
+)
 
 
 class Execution:
@@ -34,13 +41,14 @@ class Execution:
 
     Attributes:
         taken: The attempt.
+        worker_id: Who holds it.
         stop: Where it is asked to stop.
         context: What the handler sees.
         begun: The handler has been entered.
-        abandoned: It ran out of time and its thread was given up; what it still returns is dropped.
+        abandoned: It ran out of time and its slot was given up; what it still returns is dropped.
     """
 
-    __slots__ = ("_right", "_spec", "_worker_id", "abandoned", "begun", "context", "stop", "taken")
+    __slots__ = ("_right", "_spec", "abandoned", "begun", "context", "stop", "taken", "worker_id")
 
     def __init__(
         self,
@@ -50,7 +58,7 @@ class Execution:
         tenant: str,
         sent_at: float,
         drain: threading.Event,
-        worker_id: object,
+        worker_id: UUID,
     ) -> None:
         """`sent_at` is the monotonic time before the take was sent: the lease cannot have begun earlier."""
         self.taken = taken
@@ -61,7 +69,7 @@ class Execution:
         )
         self.context = JobContext(taken, tenant=tenant, stop=self.stop)
         self.begun = self.abandoned = False
-        self._spec, self._worker_id = spec, worker_id
+        self._spec, self.worker_id = spec, worker_id
         self._right = [True]
 
     def settle(self) -> bool:
@@ -76,28 +84,87 @@ class Execution:
         """True once `settle` was won: its end is known, and only has to be written."""
         return not self._right
 
-    def run(self) -> AttemptOutcome | None:
-        """Run the handler. None means that a transactional handler has recorded its own completion."""
-        if (
-            self.stop.reason is not None
-        ):  # cancelled, or lost, between take and start: no side effect
+    def begin(self) -> AttemptOutcome | None:
+        """Enter the handler's time; or the outcome of an attempt that was stopped before, without any side effect."""
+        if self.stop.reason is not None:  # cancelled, or lost, between take and start
             return self._stopped_early()
         self.stop.deadline = time.monotonic() + self.taken.timeout_seconds
         self.begun = True  # after the deadline: upkeep looks at the deadline of whatever has begun
+        return None
+
+    def run(self) -> AttemptOutcome | None:
+        """Run the handler. None means that a transactional handler has recorded its own completion."""
+        if (stopped := self.begin()) is not None:
+            return stopped
         try:
             if self._spec.transactional:
                 self._run_transactional()
                 return None
-            return self._succeeded(self._spec.function(self.context))
+            return self._succeeded(self._called())
         except BaseException as error:  # noqa: BLE001 (around a handler anything at all is an outcome)
             close_old_connections()
             return self._failed(error)
+
+    async def run_async(self) -> AttemptOutcome:
+        """Run a coroutine handler in the running event loop."""
+        if (stopped := self.begin()) is not None:
+            return stopped
+        try:
+            return self._succeeded(unwrapped(await self._awaited()))
+        except BaseException as error:  # noqa: BLE001 (around a handler anything at all is an outcome)
+            if isinstance(
+                error, DatabaseErrors
+            ):  # in the one thread that coroutines share for Django's database
+                await sync_to_async(close_old_connections)()
+            return self._failed(error)
+
+    def _called(self) -> object:
+        """What the handler returns. A coroutine is awaited by an event loop of its own.
+
+        By asgiref's, not asyncio.run: what the coroutine asks of Django's database then happens in this thread, on
+        its connection and in its transaction.
+        """
+        if self._spec.is_coroutine:
+            return unwrapped(async_to_sync(self._awaited)())
+        return self._spec.function(self.context)
+
+    async def _awaited(self) -> tuple[object, BaseException | None]:
+        """Await the handler: what it returned, or raised. A moment after a stop was asked for its task is cancelled.
+
+        Nothing is raised: a SystemExit that left a task would end the event loop of all the others.
+        """
+        loop, task = asyncio.get_running_loop(), asyncio.ensure_future(self._caught())
+
+        def cancel_soon() -> None:
+            loop.call_later(CANCEL_SECONDS, task.cancel)
+
+        forget = self.stop.listen(lambda: call_in(loop, cancel_soon))
+        try:
+            result, error = await task
+        except asyncio.CancelledError as cancelled:  # before its first step
+            result, error = None, cancelled
+        finally:
+            forget()
+        if isinstance(error, asyncio.CancelledError) and self.stop.reason is not None:
+            error = Cancelled(self.stop.reason)
+        return result, error
+
+    async def _caught(self) -> tuple[object, BaseException | None]:
+        try:
+            return await self._spec.function(self.context), None  # type: ignore[misc]
+        except BaseException as error:  # noqa: BLE001 (the caller looks at it)
+            return None, error
 
     def timed_out(self) -> AttemptOutcome:
         """The outcome of an attempt that did not stop in time."""
         message = f"no end within {self.taken.timeout_seconds:g} s"
         error = {"type": "JobTimeout", "message": message, "where": ""}
         return AttemptOutcome(taken=self.taken, ending=Ending.FAILED, error=error, cause="timeout")
+
+    def crashed(self, how: str) -> AttemptOutcome:
+        """The outcome of an attempt whose own process ended under it."""
+        error = {"type": "ProcessEnded", "message": f"the handler's process {how}", "where": ""}
+        return AttemptOutcome(taken=self.taken, ending=Ending.FAILED, error=error, cause="crashed")
 
     def released(self, reason: str) -> AttemptOutcome:
         """The outcome of an attempt that is given back."""
@@ -118,10 +185,10 @@ class Execution:
         close_old_connections()
         taken = self.taken
         with transaction.atomic(durable=True):
-            cleaned = self._succeeded(self._spec.function(self.context)).result
+            cleaned = self._succeeded(self._called()).result
             ended = complete_jobs(
                 shards=[taken.shard],
-                worker_id=self._worker_id,  # type: ignore[arg-type]
+                worker_id=self.worker_id,
                 results={taken.lease_id: cleaned},
             )
             if not ended:
@@ -171,6 +238,14 @@ class Execution:
         if self.stop.reason == "timeout":
             outcome.cause = "timeout"
         return outcome
+
+
+def unwrapped(ended: tuple[object, BaseException | None]) -> object:
+    """What an awaited handler returned; what it raised is raised again."""
+    result, error = ended
+    if error is not None:
+        raise error
+    return result
 
 
 def trusted_until(sent_at: float) -> float:

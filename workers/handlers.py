@@ -5,11 +5,12 @@ Looked up in a registry filled at start-up, never imported from a payload.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import json
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -20,6 +21,7 @@ from jobs.conf import conf
 from jobs.policies.cleaning import clean_text
 from jobs.policies.retry import DEFAULT_POLICY, RetryPolicy
 from jobs.transitions.take import Taken
+from workers.stopping import Stop, call_in
 
 
 class RetryAfter(Exception):
@@ -118,6 +120,19 @@ class JobContext:
         self._stop.event.wait(seconds)
         return self.cancelled
 
+    async def wait_async(self, seconds: float) -> bool:
+        """As `wait`, for coroutine handlers: `if await job.wait_async(5): …`. Leaves the event loop to the others."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        forget = self._stop.listen(lambda: call_in(loop, woken.set))
+        try:
+            async with asyncio.timeout(seconds):
+                await woken.wait()
+        except TimeoutError:
+            pass  # the usual end of a wait: nobody asked for a stop
+        finally:
+            forget()
+        return self.cancelled
+
     def progress(self, fraction: float, note: str = "") -> None:
         """Tell how far the attempt is (0 to 1); stored with the next heartbeat.
 
@@ -127,45 +142,13 @@ class JobContext:
         self.progress_note = {"fraction": round(known, 4), "note": clean_text(note, 200)}
 
 
-class Stop:
-    """The one place where "this attempt should stop" is written: by heartbeat, deadline and drain."""
-
-    __slots__ = ("_drain", "_event", "deadline", "reason", "trusted_until")
-
-    def __init__(self, *, deadline: float, trusted_until: float, drain: threading.Event) -> None:
-        self.deadline = deadline
-        self.trusted_until = (
-            trusted_until  # monotonic; 0.8 of the lease from the last confirmed heartbeat
-        )
-        self.reason: str | None = (
-            None  # "cancel", "lease_lost", "timeout" or "shutdown"; the first one stays
-        )
-        self._event: threading.Event | None = None
-        self._drain = drain
-
-    @property
-    def event(self) -> threading.Event:
-        """Made only for attempts that wait on it: an Event costs more than a short handler."""
-        if self._event is None:
-            self._event = threading.Event()
-            if self.reason is not None:  # asked between the two lines above
-                self._event.set()
-        return self._event
-
-    def ask(self, reason: str) -> None:
-        """Ask the attempt to stop."""
-        self.reason = self.reason or reason
-        if self._event is not None:
-            self._event.set()
-
-    def draining(self) -> bool:
-        """True once the worker has been told to stop."""
-        return self._drain.is_set()
-
-
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """A registered handler and its defaults, as advertised to the database."""
+    """A registered handler and its defaults, as advertised to the database.
+
+    Attributes:
+        is_coroutine: The function is an `async def`.
+    """
 
     name: str
     function: Callable[[JobContext], object]
@@ -173,6 +156,13 @@ class HandlerSpec:
     max_attempts: int
     retry: RetryPolicy
     transactional: bool
+    is_coroutine: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Found out once: it is asked for at every attempt."""
+        called = getattr(self.function, "__call__", None)  # noqa: B004 (an object whose call is a coroutine)
+        known = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(called)
+        object.__setattr__(self, "is_coroutine", known)
 
 
 _registry: dict[str, HandlerSpec] = {}
@@ -186,7 +176,7 @@ def handler(
     retry: Mapping[str, Any] | None = None,
     transactional: bool = False,
 ) -> Callable[[Callable[[JobContext], object]], Callable[[JobContext], object]]:
-    """Register the decorated function under a name that jobs refer to.
+    """Register the decorated function, plain or `async def`, under a name that jobs refer to.
 
     Args:
         name: 1 to 200 characters, such as "billing.charge".

@@ -69,7 +69,7 @@ class Heartbeat:
             )
             for lease_id, execution in held.items():
                 if lease_id in asked:
-                    execution.stop.trusted_until = trusted_until(sent_at)
+                    execution.stop.trust(trusted_until(sent_at))
                     if asked[lease_id]:
                         execution.stop.ask("cancel")
                 elif lease_id in self._held and not execution.settled:

@@ -33,6 +33,7 @@ def spawn(
     output: IO[bytes] | None = None,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start `command`, which the kernel sends `parting_signal` when its parent ends (Linux; elsewhere nothing does).
 
@@ -46,6 +47,7 @@ def spawn(
         output: Where both output streams go; None leaves those of the parent.
         cwd: Working folder.
         env: The whole environment; None copies that of the parent.
+        pass_fds: Descriptors that it keeps, under their numbers.
     """
     uid, gid = account or (-1, -1)
     own = (str(value) for value in (os.getpid(), parting_signal.value, uid, gid))
@@ -56,8 +58,17 @@ def spawn(
         stderr=output and subprocess.STDOUT,
         cwd=cwd,
         env=env,
+        pass_fds=pass_fds,
         start_new_session=True,
     )
+
+
+def tie(parting_signal: int) -> None:
+    """Have the kernel send this process a signal when its parent ends. Look afterwards whether the parent is there."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(PR_SET_PDEATHSIG, parting_signal, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
 def _become(parent: int, parting_signal: int, account: Account, command: list[str]) -> None:
@@ -65,11 +76,7 @@ def _become(parent: int, parting_signal: int, account: Account, command: list[st
         os.setgroups([])
         os.setgid(account.gid)
         os.setuid(account.uid)
-    if sys.platform == "linux":
-        # After setuid, which clears it; exec keeps it.
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(PR_SET_PDEATHSIG, parting_signal, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    tie(parting_signal)  # after setuid, which clears it; exec keeps it
     if os.getppid() == parent:  # else it died before the tie was there
         os.execv(command[0], command)  # noqa: S606 (no shell wanted)
 

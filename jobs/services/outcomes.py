@@ -50,7 +50,7 @@ class AttemptOutcome:
         ending: How it ended.
         result: Cleaned JSON of a success.
         error: {"type", "message", "where"} of a failure, cleaned.
-        cause: Why it failed: "error", "timeout" or "worker_lost".
+        cause: Why it failed: "error", "timeout" or "crashed".
         permanent: No further attempt makes sense.
         delay_seconds: Of a snooze, or as the handler asked for the next attempt.
         reason: In the handler's words.

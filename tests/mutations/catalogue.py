@@ -21,6 +21,7 @@ DISPATCH, OUTCOMES = "tests/services/test_dispatch.py", "tests/services/test_out
 REAPING, SUBMIT = "tests/services/test_reaping.py", "tests/services/test_submit.py"
 RETRY, ROUTING = "tests/unit/test_retry.py", "tests/unit/test_routing.py"
 HISTORY = "tests/unit/test_history.py"
+PROCESSES, COROUTINES = "tests/workers/test_processes.py", "tests/workers/test_coroutines.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -519,7 +520,7 @@ SEEN = [datetime.fromisoformat("1970-01-01T00:00:00+00:00")]""",
     ),
     mutation(
         "a worker waits for hints and never polls",
-        "workers/worker.py",
+        "workers/intake.py",
         "if limit <= 0 or not (self._hinted or now >= self._look_again_at):",
         "if limit <= 0 or not self._hinted:",
         "tests/process/test_database_trouble.py::test_kf54_jobs_start_within_a_poll_where_no_hint_ever_arrives",
@@ -560,6 +561,42 @@ SEEN = [datetime.fromisoformat("1970-01-01T00:00:00+00:00")]""",
         "where (owner is null or expires_at < {NOW_SQL}) and number",
         "where owner is null and number",
         "tests/workers/test_ownership.py",
+    ),
+    # --- executors ---
+    mutation(
+        "a process that hangs is only asked",
+        "workers/executors/processes.py",
+        "            slot.kill(execution)\n",
+        "            slot.tell()\n",
+        PROCESSES,
+    ),
+    mutation(
+        "a process that is being killed is given another attempt",
+        "workers/executors/slot.py",
+        "child.doomed = True",
+        "child.doomed = False",
+        PROCESSES,
+    ),
+    mutation(
+        "handlers see the secrets of the scheduler",
+        "workers/executors/environment.py",
+        "return name.startswith(KEPT_PREFIXES) and not own",
+        "return name.startswith(KEPT_PREFIXES) or own",
+        PROCESSES,
+    ),
+    mutation(
+        "a coroutine that hears of no stop is left alone",
+        "workers/execution.py",
+        "loop.call_later(CANCEL_SECONDS, task.cancel)",
+        "loop.call_later(CANCEL_SECONDS, task.done)",
+        COROUTINES,
+    ),
+    mutation(
+        "a blocked event loop is kept",
+        "workers/executors/coroutines.py",
+        "if self._lane.is_blocked:",
+        "if self._lane is None:",
+        COROUTINES,
     ),
     # --- the checker ---
     mutation(

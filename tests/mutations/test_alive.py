@@ -17,6 +17,7 @@ pytestmark = pytest.mark.django_db
     "name",
     [
         *("workers.worker", "workers.scheduler", "workers.heartbeat", "workers.execution"),
+        *("workers.intake", "workers.outbox", "workers.upkeep", "workers.executors.factory"),
         *("jobs.services.dispatch", "jobs.services.reaping", "jobs.services.outcomes"),
         *("jobs.policies.history", "jobs.api.views_jobs", "jobs.transitions.edit"),
     ],

@@ -51,6 +51,7 @@ from tests.support import moves
 from tests.support.places import Standing, Start, stand
 from tests.support.receivers import ApplyOnce
 from workers.execution import Execution
+from workers.executors.threads import ThreadSlots
 from workers.handlers import HandlerSpec, JobContext, PermanentFailure
 from workers.heartbeat import Heartbeat
 from workers.ownership import Ownership
@@ -526,7 +527,7 @@ def go_on(log: Path) -> None:
     worker = Worker(
         pool=make_pool(),
         handlers={name: spec(Charge(log), name) for name in (CHARGE, REFUND)},
-        slots=2,
+        executor=ThreadSlots(2),
         drain_seconds=5.0,
     )
     scheduler.run_once()  # the sweep comes first: a worker would take published work that has lapsed

@@ -20,7 +20,7 @@ from tests.support.books import assert_balanced
 
 __all__ = ["database_now"]
 
-PROBE_PAYLOAD = {"gate", "leave", "seconds", "raises", "odd_progress", "way", "odd"}
+PROBE_PAYLOAD = {"gate", "leave", "seconds", "raises", "odd_progress", "way", "odd", "mebibytes"}
 
 
 def submit(handler: str = "probe.deaf", *, tenant: str = "acme", **fields: Any) -> UUID:

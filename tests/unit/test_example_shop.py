@@ -35,9 +35,9 @@ from workers.handlers import (
     PermanentFailure,
     RetryAfter,
     Snooze,
-    Stop,
     discover,
 )
+from workers.stopping import Stop
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CHARGE = {"invoice": 8812, "amount_cents": 4599, "currency": "EUR"}

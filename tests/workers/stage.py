@@ -20,6 +20,7 @@ from jobs.policies.retry import RetryPolicy
 from jobs.telemetry import CHANNEL_DUE, CHANNEL_WORKERS
 from jobs.transitions.claim import claim_batch
 from tests.factories import SCHEDULER, make_job, make_pool
+from workers.executors.threads import ThreadSlots
 from workers.handlers import HandlerSpec, JobContext
 from workers.worker import Worker
 
@@ -31,7 +32,7 @@ PROFILE = {
     "shard_lease_seconds": 2.0,
 }
 PATIENCE_SECONDS = 20.0  # for what has no promised figure: a busy machine is no fault
-OWN_THREADS = {"worker", "listen", "heartbeat", "slot"}
+OWN_THREADS = {"worker", "listen", "heartbeat", "slot", "nursery"}
 CHARGE = "billing.charge"
 
 type Function = Callable[[JobContext], object]
@@ -76,13 +77,16 @@ class Stage:
         end_threads()
 
     def worker(self, handlers: Mapping[str, Function] | Function, **options: Any) -> Worker:
-        """A running worker. One function stands for billing.charge; `options` are those of Worker."""
+        """A running worker. One function stands for billing.charge; `options` are those of Worker, and `slots` of threads."""
         functions = {CHARGE: handlers} if callable(handlers) else handlers
         return self.worker_with([spec(one, name) for name, one in functions.items()], **options)
 
     def worker_with(self, specs: list[HandlerSpec], **options: Any) -> Worker:
         """A running worker with these handlers."""
-        options = {"slots": 2, "drain_seconds": 10.0, **options}
+        slots = options.pop("slots", 2)
+        options = {"drain_seconds": 10.0, **options}
+        if "executor" not in options:
+            options["executor"] = ThreadSlots(slots)
         worker = Worker(pool=make_pool(), handlers={one.name: one for one in specs}, **options)
         self._workers.append(worker)
         threading.Thread(target=self._run, args=[worker], name="worker", daemon=True).start()

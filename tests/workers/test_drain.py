@@ -71,9 +71,9 @@ def test_a_handler_can_see_the_drain_and_end_at_a_safe_point(stage):
 
 
 def test_what_it_took_and_has_not_begun_goes_back_with_its_attempt_refunded(stage, monkeypatch):
-    monkeypatch.setattr("workers.worker.PATIENCE_SECONDS", 3600.0)
+    monkeypatch.setattr("workers.upkeep.PATIENCE_SECONDS", 3600.0)
     worker = stage.worker(lambda ctx: stage.gate.wait(20), slots=1)
-    monkeypatch.setattr(worker, "_wanted", lambda: 0 if worker._draining.is_set() else 10)
+    monkeypatch.setattr(worker._intake, "wanted", lambda: 0 if worker._drain.begun else 10)
     jobs = [publish(request_key=f"k{n}") for n in range(4)]
     until(lambda: Lease.objects.running().count() == 4, "it holds all four")
     worker.stop()
@@ -92,7 +92,7 @@ def test_what_it_took_and_has_not_begun_goes_back_with_its_attempt_refunded(stag
 
 def test_what_waits_behind_busy_slots_goes_back_so_that_others_can_have_it(stage, monkeypatch):
     worker = stage.worker(lambda ctx: stage.gate.wait(20), slots=1)
-    monkeypatch.setattr(worker, "_wanted", lambda: max(0, 3 - worker.taken_total))
+    monkeypatch.setattr(worker._intake, "wanted", lambda: max(0, 3 - worker.taken_total))
     jobs = [publish(request_key=f"k{n}") for n in range(3)]
     until(lambda: sum(left_its_lease(job) for job in jobs) == 2, "two are given back")
     told = JobEvent.objects.filter(kind="released")
@@ -153,7 +153,7 @@ def test_a_second_stop_ends_it_also_while_the_database_is_away(stage, monkeypatc
     worker = stage.worker(lambda ctx: stage.gate.wait(20), drain_seconds=3600.0)
     job = publish()
     until(lambda: is_running(job), "it runs")
-    monkeypatch.setattr("workers.worker.report_outcomes", away)
+    monkeypatch.setattr("workers.outbox.report_outcomes", away)
     worker.stop()
     worker.stop()
     until(gone, "it has ended", within=10)
@@ -161,7 +161,7 @@ def test_a_second_stop_ends_it_also_while_the_database_is_away(stage, monkeypatc
 
 
 def test_a_drain_ends_also_while_the_database_is_away_and_an_outcome_waits(stage, monkeypatch):
-    monkeypatch.setattr("workers.worker.report_outcomes", away)
+    monkeypatch.setattr("workers.outbox.report_outcomes", away)
     worker = stage.worker(lambda ctx: None, drain_seconds=1.0)
     job = publish()
     until(lambda: is_running(job), "it was taken")
@@ -172,11 +172,11 @@ def test_a_drain_ends_also_while_the_database_is_away_and_an_outcome_waits(stage
 
 
 def test_a_second_stop_ends_it_also_when_an_outcome_waits_for_the_database(stage, monkeypatch):
-    monkeypatch.setattr("workers.worker.report_outcomes", away)
+    monkeypatch.setattr("workers.outbox.report_outcomes", away)
     worker = stage.worker(lambda ctx: None, drain_seconds=3600.0)
     job = publish()
     until(lambda: is_running(job), "it was taken")
-    until(lambda: worker._unwritten, "its outcome waits")
+    until(lambda: worker._outbox.unwritten, "its outcome waits")
     worker.stop()
     worker.stop()
     until(gone, "it has ended", within=10)

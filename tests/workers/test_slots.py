@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from queue import Empty, SimpleQueue
+from queue import Empty
 
 import pytest
 
 from jobs.services.outcomes import Ending
 from tests.workers.attempts import execution
 from tests.workers.stage import Function, until
-from workers.slots import Report, ThreadSlots
+from workers.executors.interface import Report
+from workers.executors.threads import ThreadSlots
 
 
 class Pool:
     """Slots with their reports, and a gate at which attempts wait."""
 
     def __init__(self, size: int) -> None:
-        self.reports: SimpleQueue[Report] = SimpleQueue()
-        self.slots = ThreadSlots(size, self.reports)
+        self.slots = ThreadSlots(size)
+        self.reports = self.slots.reports
         self.gate = threading.Event()
         self.begun = threading.Semaphore(0)
 
@@ -109,8 +110,7 @@ def test_f09_a_slot_that_was_given_up_is_replaced_and_its_late_report_dropped(po
     for _ in stuck:
         assert pool.begun.acquire(timeout=10)
     for one in stuck:
-        assert one.settle()  # the loop reports these as out of time
-        pool.slots.abandon(one)
+        assert pool.slots.abandon(one)  # the loop reports these as out of time
     pool.submit(lambda ctx: "next")
     report = pool.report()
     assert report is not None

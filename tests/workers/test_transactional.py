@@ -64,6 +64,23 @@ def test_effect_and_completion_are_committed_together():
     assert_balanced()
 
 
+def test_a_coroutine_writes_in_the_same_transaction():
+    async def function(ctx):
+        await Tenant.objects.acreate(slug="effect", name="effect")
+        if ctx.job_id == one.job_id:
+            raise ValueError("boom")
+        return {"booked": "effect"}
+
+    one, other = taken(), taken(request_key="other")
+    outcome = execution(function, transactional=True, of=one).run()
+    assert outcome is not None
+    assert outcome.ending is Ending.FAILED
+    assert effects() == set()
+    assert execution(function, transactional=True, of=other).run() is None
+    assert effects() == {"effect"}
+    assert finished(other.job_id)
+
+
 def test_the_handler_sees_its_own_writes_and_nobody_else_does_before_the_end():
     one, seen = taken(), []
 
@@ -131,7 +148,7 @@ def test_two_owners_of_one_job_leave_one_effect():
     publish(stale.job_id, stale.shard)
     fresh = take(stale.job_id, OTHER_WORKER)
     new = execution(lambda ctx: book("effect-fresh"), transactional=True, of=fresh)
-    new._worker_id = OTHER_WORKER
+    new.worker_id = OTHER_WORKER
     assert new.run() is None
     outcome = execution(lambda ctx: book("effect-stale"), transactional=True, of=stale).run()
     assert outcome is not None

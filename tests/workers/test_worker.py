@@ -485,7 +485,7 @@ def test_kf55_a_report_is_kept_until_the_database_is_back_and_the_handler_not_ru
     stage, monkeypatch
 ):
     ran: Counter[object] = Counter()
-    monkeypatch.setattr("workers.worker.report_outcomes", failing(4, report_outcomes))
+    monkeypatch.setattr("workers.outbox.report_outcomes", failing(4, report_outcomes))
     stage.worker(lambda ctx: ran.update([ctx.job_id]))
     job = publish()
     until(lambda: finished(job), "the job is finished")
@@ -494,7 +494,7 @@ def test_kf55_a_report_is_kept_until_the_database_is_back_and_the_handler_not_ru
 
 
 def test_kf55_a_take_that_fails_is_tried_again(stage, monkeypatch):
-    monkeypatch.setattr("workers.worker.take_batch", failing(3, take_batch))
+    monkeypatch.setattr("workers.intake.take_batch", failing(3, take_batch))
     stage.worker(lambda ctx: None)
     job = publish()
     until(lambda: finished(job), "the job is finished")

@@ -9,6 +9,7 @@ import time
 from functools import cache
 from pathlib import Path
 
+from tests.process.probes import awaiting  # noqa: F401 (its handlers too)
 from tests.process.probes.notes import FOLDER, Probe
 from tests.support.odd_errors import ODD
 from tests.support.receivers import ApplyOnce, Fencing

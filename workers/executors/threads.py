@@ -8,22 +8,24 @@ from queue import Empty, SimpleQueue
 
 from django.db import close_old_connections, connections
 
-from jobs.services.outcomes import AttemptOutcome
 from workers.execution import Execution
-
-# What a slot hands back: the attempt and how it ended (None: it recorded its own completion), or a wake-up.
-Report = tuple[Execution, AttemptOutcome | None] | None
+from workers.executors.interface import Report
+from workers.handlers import HandlerSpec
 
 
 class ThreadSlots:
-    """So many threads, one queue in, one queue out. Queues cost less per job than an executor's futures."""
+    """So many threads, one queue in, one queue out. Queues cost less per job than a pool's futures."""
 
-    def __init__(self, size: int, reports: SimpleQueue[Report]) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
+        self.reports: SimpleQueue[Report] = SimpleQueue()
         self._todo: SimpleQueue[Execution | None] = SimpleQueue()
-        self._reports = reports
         for _ in range(size):
             self._start()
+
+    def takes(self, spec: HandlerSpec) -> bool:
+        """Every handler: a coroutine has an event loop of its own for its attempt."""
+        return True
 
     def submit(self, execution: Execution) -> None:
         """Run the attempt as soon as a slot is free."""
@@ -31,21 +33,21 @@ class ThreadSlots:
 
     def take_back(self) -> list[Execution]:
         """Attempts that no slot has begun; they will not be."""
-        waiting: list[Execution] = []
-        try:
-            while (execution := self._todo.get_nowait()) is not None:
-                waiting.append(execution)
-        except Empty:
-            pass
-        return waiting
+        return emptied(self._todo)
 
-    def abandon(self, execution: Execution) -> None:
+    def abandon(self, execution: Execution) -> bool:
         """Give up the thread that runs this attempt: Python cannot stop it, but its slot must work again."""
+        if not execution.settle():
+            return False
         execution.abandoned = True
         self._start()
+        return True
+
+    def tend(self) -> None:
+        """Nothing: a thread needs no care."""
 
     def close(self) -> None:
-        """Let every idle slot end; a busy one ends after its attempt."""
+        """Let every idle slot end; a busy one ends after its attempt, or with the process."""
         for _ in range(self.size):
             self._todo.put(None)
 
@@ -57,7 +59,7 @@ class ThreadSlots:
         while (execution := self._todo.get()) is not None:
             outcome = execution.run()
             if execution.settle():
-                self._reports.put((execution, outcome))
+                self.reports.put((execution, outcome))
             if execution.abandoned:
                 break
             if (
@@ -66,3 +68,14 @@ class ThreadSlots:
                 close_old_connections()
                 checked_at = now
         connections.close_all()
+
+
+def emptied(todo: SimpleQueue[Execution | None]) -> list[Execution]:
+    """What waited in the queue of the slots."""
+    waiting: list[Execution] = []
+    try:
+        while (execution := todo.get_nowait()) is not None:
+            waiting.append(execution)
+    except Empty:
+        pass
+    return waiting
