@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from jobs.policies.fairness import Group
+from jobs.policies.fairness import Group, Wall
 
 
 @dataclass(slots=True)
@@ -27,12 +27,20 @@ class LaneDemand:
 type Demand = dict[int, dict[int, LaneDemand]]  # pool → lane
 
 
-def demand_of(groups: Iterable[Group], weights: Mapping[Hashable, float]) -> dict[int, LaneDemand]:
-    """Lane → what is left in these groups of one pool."""
+def demand_of(
+    groups: Iterable[Group], weights: Mapping[Hashable, float], walls: Mapping[Wall, float]
+) -> dict[int, LaneDemand]:
+    """Lane → what is left in these groups of one pool and could go if there were room.
+
+    Args:
+        groups: What waits.
+        weights: Tenant → weight; 1 where missing.
+        walls: Limit → how many may still pass it.
+    """
     demand: dict[int, LaneDemand] = {}
     tenants: set[tuple[int, Hashable]] = set()
     for group in groups:
-        if not group.settle():
+        if not group.settle() or any(walls.get(wall, 1) < 1 for wall in group.walls):
             continue
         # An unknown number behind the known ones counts as plenty: it is asked again before it is needed.
         due = len(group.items) + (1000 if group.more else 0)

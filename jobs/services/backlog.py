@@ -12,13 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from jobs.conf import conf
 from jobs.policies.fairness import Group
 from jobs.queries.candidates import DueRow, GroupKey, due_groups, due_rows, group_rows
 
 SHALLOW_ROWS = 200  # so many due entries make a shard deep
 DEEP_SECONDS = 2.0  # how long a deep shard counts as deep before it is tried as a whole again
 CHEAP_SECONDS = 0.005  # a look that costs less is made at every turn
-LOOK_SHARE = 0.1  # at most so much of the time goes into dearer looks
+LOOK_SHARE = (
+    0.1  # so much of the time may go into dearer looks, but one a tick is made in any case
+)
 
 
 @dataclass(slots=True)
@@ -60,7 +63,8 @@ class Backlog:
         )
         ended = time.monotonic()
         cost = ended - began
-        self._look_at = ended + (0.0 if cost < CHEAP_SECONDS else cost / LOOK_SHARE)
+        pause = 0.0 if cost < CHEAP_SECONDS else cost / LOOK_SHARE
+        self._look_at = ended + min(pause, conf().tick_seconds)
 
     def fetch(
         self,

@@ -109,7 +109,8 @@ class _Turn:
 
     def run(self) -> Dispatched:
         """Look, share out, claim."""
-        if not any(self._room.values()):
+        alone = len(self._shards) >= conf().shards
+        if alone and not any(self._room.values()):
             # Perhaps something waits: asking costs a scan, looking again soon does not.
             self._done.blocked = bool(self._room)
             self._saw(("pool_saturated", pool_id) for pool_id in self._room)
@@ -134,9 +135,11 @@ class _Turn:
             )
             self._publish(publisher, ways, groups)
             self._done.wake_seconds = terms.wake_seconds
-            if len(self._shards) < conf().shards:
+            if not alone:
                 demands = {
-                    pool_id: demand_of(_home_to(pool_id, ways, groups).values(), terms.weights)
+                    pool_id: demand_of(
+                        _home_to(pool_id, ways, groups).values(), terms.weights, terms.walls
+                    )
                     for pool_id in self._room
                 }
                 self._done.demand = {pool: lanes for pool, lanes in demands.items() if lanes}

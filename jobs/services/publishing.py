@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -81,7 +81,7 @@ class Publisher:
             homes: Route → name of the pool that it belongs to, when this one lends its slots.
 
         Returns:
-            How many were given to it; some may have been lost to others.
+            How many slots are spoken for: by jobs of ours, lost ones among them, and by what other schedulers have due.
         """
         if not groups:
             return 0
@@ -102,16 +102,31 @@ class Publisher:
                 walls=self._terms.walls,
             )
             held.update((group.lane, group.tenant) for group, _, _ in picks.chosen)
-            room -= len(picks.chosen)
-            given += self._claim(pool_id, picks, homes or {})
+            refused = self._claim(pool_id, picks, homes or {})
+            room -= len(picks.chosen) - refused
+            given += len(picks.chosen) - refused
             self._note(pool_id, picks, still_room=room > 0)
-            if picks.wanting is None or room <= 0:
+            if room <= 0 or (picks.wanting is None and not refused):
                 break
             if not fetches_left:
                 self._done.more = True
                 break
-            self._fetch(groups, keys, room)
+            self._drop_full_keys(groups)
+            if picks.wanting is not None:
+                self._fetch(groups, keys, room)
         return given
+
+    def _drop_full_keys(self, groups: Mapping[GroupKey, Group]) -> None:
+        """What waits for a slot of its concurrency key is parked by now: it is not tried again."""
+        full = self._memory.full_keys
+        tenants = {tenant for tenant, _ in full}
+        for key, group in groups.items():
+            if key.tenant in tenants:
+                group.items = deque(
+                    item
+                    for item in group.items
+                    if (key.tenant, item[1].concurrency_key) not in full
+                )
 
     def _held(
         self,
@@ -145,6 +160,7 @@ class Publisher:
         )
 
     def _claim(self, pool_id: int, picks: Picks, homes: Mapping[int, str]) -> int:
+        """Claim what was chosen; how many of it a limit has refused."""
         chosen = [(row, reserved) for _, row, reserved in picks.chosen if row is not None]
         if not chosen:
             return 0
@@ -162,7 +178,7 @@ class Publisher:
         self._memory.full_keys |= claimed.full_keys
         self._done.published += claimed.published
         self._done.lost += claimed.lost
-        return len(found)
+        return claimed.refused
 
     def _items(
         self, pool_id: int, chosen: Sequence[tuple[DueRow, bool]], homes: Mapping[int, str]

@@ -16,6 +16,8 @@ from jobs.clock import NOW_SQL
 from jobs.conf import conf
 from jobs.database import commits, rows
 
+PARK_PAGE = 1000
+
 
 class Rate(NamedTuple):
     """A token bucket: starts per second, and how many may come at once after a quiet time."""
@@ -70,7 +72,8 @@ def admit(
     keyed = [job_id for job_id in admitted if job_id in limits.keyed]
     slots, full = _key_slots(keyed, shards) if keyed else ({}, {})
     if full:
-        rows(PARK, {"shards": list(shards), "jobs": list(full)})
+        one_each = {key: job_id for job_id, key in full.items()}
+        rows(PARK, {"shards": list(shards), "jobs": list(one_each.values())})
         admitted = [job_id for job_id in admitted if job_id not in full]
     # Last: a token that is taken is spent, and the others can still refuse until then.
     admitted = _within_rates(admitted, limits, now)
@@ -120,9 +123,19 @@ select entry.job_id, entry.tenant_id, entry.concurrency_key, coalesce(own.slots,
 from jobs_dueentry entry left join jobs_concurrencylimit own
     on own.tenant_id = entry.tenant_id and own.key = entry.concurrency_key
 where entry.shard = any(%(shards)s) and entry.job_id = any(%(jobs)s::uuid[]) and entry.concurrency_key is not null"""
-PARK = """
-update jobs_dueentry set parked = true where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[])
-returning job_id"""
+# With each of them a page of what waits behind it in its group: one by one they would fill batch after batch.
+PARK = f"""
+with waiting as (
+    select behind.shard, behind.job_id from jobs_dueentry first cross join lateral (
+        select shard, job_id from jobs_dueentry other
+        where other.shard = first.shard and other.route_id = first.route_id and other.lane_id = first.lane_id
+            and other.priority = first.priority and other.tenant_id = first.tenant_id and not other.parked
+            and other.concurrency_key = first.concurrency_key
+        order by other.due_at limit {PARK_PAGE} for update skip locked) behind
+    where first.shard = any(%(shards)s) and first.job_id = any(%(jobs)s::uuid[])
+)
+update jobs_dueentry entry set parked = true from waiting
+where entry.shard = waiting.shard and entry.job_id = waiting.job_id returning entry.job_id"""
 
 
 def _key_slots(
