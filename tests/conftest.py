@@ -9,13 +9,26 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from django.apps import AppConfig, apps
-from django.db import connection, connections
+from django.contrib.auth.models import Permission
+from django.contrib.contenttypes.models import ContentType
+from django.db import connection, connections, transaction
 from django.db.models.signals import post_migrate
 from django.dispatch import receiver
+from django.test import TransactionTestCase
+from hypothesis import HealthCheck, settings
 
 from jobs.conf import conf
 from jobs.models import JobEvent, Shard
 from jobs.queries.catalog import forget
+
+LARGEST = "select max(pg_relation_size(name::regclass)) from unnest(%(names)s::text[]) as name"
+FEW_BYTES = (
+    2**18
+)  # up to this size deleting is cheaper than new files; dead rows do not pile up beyond it
+
+# A property holds or not; how long an example takes says something about the machine only.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")
@@ -24,15 +37,41 @@ def django_db_modify_db_settings(
 ) -> None:
     """Name the test database after this process, so that two runs on one given server do not meet."""
     if not django_db_keepdb:
-        settings = connections["default"].settings_dict
-        settings["TEST"]["NAME"] = f"test_{settings['NAME']}_{os.getpid()}"
+        given = connections["default"].settings_dict
+        given["TEST"]["NAME"] = f"test_{given['NAME']}_{os.getpid()}"
 
 
 @receiver(post_migrate)
 def refill_lanes_and_shards(app_config: AppConfig, **kwargs: object) -> None:
-    """Lanes and shards come with a migration; the flush after a test with real commits takes them away."""
+    """Lanes and shards come with a migration; what follows a test with real commits takes them away."""
     if app_config.label == "jobs" and not Shard.objects.exists():
         import_module("jobs.migrations.0004_default_lanes_and_shards").fill(apps, None)
+
+
+def empty_tables(case: TransactionTestCase) -> None:
+    """Take away what a test with real commits has left, and put lanes and shards back.
+
+    Django's own flush truncates all tables and then sends every app's signal: a third of a second for a handful of rows.
+    Types and permissions, which only that signal would bring back, stay. The lock waits for writers whose process is
+    gone already: what they still commit must not meet the next test.
+    """
+    tables = sorted(
+        connection.ops.quote_name(model._meta.db_table)
+        for model in apps.get_models(include_auto_created=True)
+        if model._meta.managed and model not in (ContentType, Permission)
+    )
+    with transaction.atomic(durable=True), connection.cursor() as cursor:
+        cursor.execute(f"lock table {', '.join(tables)} in exclusive mode")
+        cursor.execute(LARGEST, {"names": tables})
+        ((largest,),) = cursor.fetchall()
+        if largest > FEW_BYTES:
+            cursor.execute(f"truncate {', '.join(tables)}")
+        else:
+            cursor.execute("; ".join(f"delete from {table}" for table in tables))
+    refill_lanes_and_shards(apps.get_app_config("jobs"))
+
+
+TransactionTestCase._fixture_teardown = empty_tables  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)

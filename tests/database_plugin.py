@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,3 +49,18 @@ def pytest_load_initial_conftests(
             shutil.rmtree(path)
 
     early_config.add_cleanup(end)  # runs after Ctrl-C and after a failed start too
+
+
+CRASHED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(sched: Any) -> None:
+    """A process of the run died in the middle of a test, which xdist counts as one failed test."""
+    sched.config.stash[CRASHED] = True
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A crash is no failed test to who reads the exit code."""
+    if session.config.stash.get(CRASHED, False):
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

@@ -11,9 +11,10 @@ import psycopg
 import pytest
 
 from benchmarks import depth, enqueue, moments
+from benchmarks import drain as drains
 from benchmarks.drain import drain
-from benchmarks.engines import LIMIT, introduce
-from benchmarks.handlers import NOOP
+from benchmarks.engines import LIMIT
+from benchmarks.handlers import NOOP, NOTE
 from benchmarks.limit import Creator
 from benchmarks.processes import ROOT, BenchmarkError
 from benchmarks.workload import (
@@ -43,6 +44,14 @@ PROMISED = {
     "scheduler_cpu_us_per_job", "worker_cpu_us_per_job", "limit_db_cpu_us_per_job", "limit_python_cpu_us_per_job",
     "hot_update_ratio_job", "events_per_job", "wal_bytes_per_job", "python", "postgresql", "cores", "slots", "commit",
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def short_looks(monkeypatch) -> None:
+    """Nobody reads these figures; that idleness is watched shows in a moment too."""
+    monkeypatch.setattr(drains, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(moments, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(moments, "LEAD_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -90,13 +99,10 @@ def test_enqueue_stores_and_counts_what_it_was_asked_for(known_work):
         )
 
 
-def test_latency_and_precision_tell_when_handlers_begin(known_work, monkeypatch):
-    monkeypatch.setattr(moments, "IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(moments, "LEAD_SECONDS", 1.0)
-    with psycopg.connect(known_work, autocommit=True) as link:
-        introduce(known_work, link)
+def test_latency_and_precision_tell_when_handlers_begin(known_work):
+    make_handler(NOTE)
     latency = moments.measure_latency(known_work, jobs=10, gap_ms=20, slots=2, repeat=1).values()
-    precision = moments.measure_precision(known_work, jobs=20, seconds=1, slots=2, repeat=1)
+    precision = moments.measure_precision(known_work, jobs=10, seconds=1, slots=2, repeat=1)
     for values in (latency, precision.values()):
         for side in ("", "limit_"):
             assert (
@@ -107,7 +113,7 @@ def test_latency_and_precision_tell_when_handlers_begin(known_work, monkeypatch)
 
 
 def test_depth_drains_the_due_ones_and_leaves_all_the_others(known_work):
-    result = depth.measure(known_work, jobs=50, future=1_000, slots=4, tenants=3, repeat=1)
+    result = depth.measure(known_work, jobs=20, future=200, slots=4, tenants=3, repeat=1)
     assert result.values()["ratio"] > 0
     assert result.runs[0][0]["events_per_job"] == result.runs[0][1]["events_per_job"] == 4
 
@@ -124,7 +130,7 @@ def test_books_with_a_job_that_never_ran_are_no_result(known_work):
 
 def test_drain_prints_one_json_object_with_every_promised_figure_and_leaves_nothing_behind():
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "drain", "--jobs", "300", "--json"],
+        [sys.executable, "-m", "benchmarks", "drain", "--jobs", "100", "--json"],
         cwd=ROOT,
         env=os.environ,
         capture_output=True,
@@ -134,7 +140,7 @@ def test_drain_prints_one_json_object_with_every_promised_figure_and_leaves_noth
     assert done.returncode == 0, done.stderr
     values = json.loads(done.stdout)
     assert set(values) >= PROMISED
-    assert values["jobs"] == 300
+    assert values["jobs"] == 100
     assert values["events_per_job"] == 4
     assert 0 < values["hot_update_ratio_job"] <= 1
     assert values["ratio"] == pytest.approx(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from pytest_django.fixtures import Settings
 
 
 def signed_in(name: str, **rights: bool) -> Client:
@@ -15,6 +16,12 @@ def signed_in(name: str, **rights: bool) -> Client:
     client = Client()
     client.force_login(user)
     return client
+
+
+@pytest.fixture
+def quick_passwords(settings: Settings) -> None:
+    """A hash that costs nothing: half a second for each password that is stored or checked proves nothing here."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_s08_a_post_without_csrf_token_is_refused(staff: Client, name: str) -> N
 
 
 @pytest.mark.django_db
-def test_only_staff_can_sign_in(client: Client) -> None:
+def test_only_staff_can_sign_in(client: Client, quick_passwords: None) -> None:
     User.objects.create_user("anna", password="right-password-1", is_staff=True)
     User.objects.create_user("vera", password="right-password-1")
     door = reverse("console:login")
@@ -107,7 +107,7 @@ def test_only_staff_can_sign_in(client: Client) -> None:
 
 
 @pytest.mark.django_db
-def test_the_door_sends_nobody_to_another_site(client: Client) -> None:
+def test_the_door_sends_nobody_to_another_site(client: Client, quick_passwords: None) -> None:
     User.objects.create_user("anna", password="right-password-1", is_staff=True)
     door = reverse("console:login") + "?next=https://evil.example/"
     words = {"username": "anna", "password": "right-password-1", "next": "https://evil.example/"}

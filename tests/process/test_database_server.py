@@ -57,7 +57,7 @@ class OwnServer:
         for process in (postmaster, *children):
             process.kill()
         self._server.stop()  # reaps it, and frees the folder
-        psutil.wait_procs(children, timeout=10)
+        psutil.wait_procs(children, timeout=60)
 
     def start(self) -> None:
         """Start again; on return it has replayed its log and takes connections."""

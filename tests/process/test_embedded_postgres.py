@@ -17,6 +17,7 @@ import pytest
 
 from workers import embedded, embedded_files
 
+PATIENCE_SECONDS = 60.0
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = """
 import sys
@@ -72,7 +73,7 @@ def owner(folder):
 
 def assert_gone(pid: int) -> None:
     """Wait until no such process runs; a zombie, which only its reaper can remove, counts as gone."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -149,7 +150,7 @@ def test_refusal_of_the_server_is_shown_and_leaves_nothing_running(folder):
     before = {child.pid for child in psutil.Process().children()}
     with pytest.raises(embedded.EmbeddedPostgresError, match="max_connections"):
         embedded.start(folder, settings={"max_connections": "many"})
-    assert {child.pid for child in psutil.Process().children()} == before
+    assert {child.pid for child in psutil.Process().children()} <= before
     embedded.start(folder).stop()  # its lock is free again
 
 

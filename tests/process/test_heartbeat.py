@@ -42,7 +42,7 @@ def test_kf23_a_job_longer_than_three_leases_runs_once_while_an_idle_worker_look
 
     fleet.until(sampled_to_the_end, "the job is finished")
 
-    assert len(samples) > 50
+    assert len(samples) > 20  # two or more between two beats, also where a look takes long
     assert min(samples) > 0, "the lease had run out in a sample"
     assert progress[-1] == {"fraction": 0.0, "note": "half\ufffdway \ufffd"}
     assert story(job) == ["created", "leased", "started", "succeeded"]

@@ -223,7 +223,7 @@ def test_ctrl_c_ends_everything_with_a_report_and_the_next_run_ends_with_balance
     assert {"postgres", "quickstart", "gunicorn", "runscheduler", "runworker"} <= names
     stopped.stop()
 
-    assert stopped.exit_code(within=20) == 1, stopped.tell()  # not done, so not 0
+    assert stopped.exit_code(within=60) == 1, stopped.tell()  # not done, so not 0
     assert stopped.processes() == []
     figures = _figures(stopped.said())
     assert figures["unfinished"] >= 1
@@ -240,7 +240,7 @@ def test_ctrl_c_ends_everything_with_a_report_and_the_next_run_ends_with_balance
             "select pg_terminate_backend(pid) from pg_stat_activity"
             " where pid <> pg_backend_pid() and backend_type = 'client backend'"
         )
-    assert complete.exit_code(within=90) == 0, complete.tell()
+    assert complete.exit_code(within=150) == 0, complete.tell()
     assert complete.processes() == []
     assert "books balance" in complete.said()
     figures = _figures(complete.said())
@@ -256,7 +256,7 @@ def test_ctrl_c_before_anything_runs_is_quiet(run):
     early.until(lambda: "starting database" in early.said(), "it has begun")
     early.stop()
 
-    assert early.exit_code(within=30) == 1, early.tell()
+    assert early.exit_code(within=60) == 1, early.tell()
     # A killed initdb's own children notice a moment later.
     psutil.wait_procs(early.processes(), timeout=PATIENCE_SECONDS)
     assert early.processes() == []
@@ -271,7 +271,7 @@ def test_a_database_server_that_ended_ends_the_run_with_one_sentence(run):
         if _name(process) == "postgres":
             process.kill()
 
-    assert orphan.exit_code(within=60) == 1, orphan.tell()
+    assert orphan.exit_code(within=120) == 1, orphan.tell()
     assert orphan.processes() == []
     assert "The database server ended" in orphan.said()
     assert "Traceback" not in orphan.said()
@@ -281,7 +281,7 @@ def test_f01_f02_f06_chaos_loses_nothing_and_every_history_is_whole(run):
     kills = 4
     chaos = run(ORDERS, "--chaos", "--chaos-seed", "7", "--chaos-kills", str(kills))
 
-    assert chaos.exit_code(within=150) == 0, chaos.tell()
+    assert chaos.exit_code(within=240) == 0, chaos.tell()
     assert chaos.processes() == []
     assert "books balance" in chaos.said()
     figures = _figures(chaos.said())

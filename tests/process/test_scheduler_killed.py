@@ -33,7 +33,6 @@ where owner is null or expires_at < statement_timestamp()"""
 
 
 def test_f02_the_shards_of_a_killed_scheduler_are_scanned_again_in_time(fleet):
-    fleet.fork_all()
     lost, survivor = fleet.scheduler(), fleet.scheduler()
     fleet.worker("--slots", "4")
     fleet.ready()
@@ -59,7 +58,6 @@ def test_f02_the_shards_of_a_killed_scheduler_are_scanned_again_in_time(fleet):
 def test_f02_i8_schedulers_killed_one_after_the_other_leave_no_shard_unowned_for_long(fleet):
     """One a second, of three, each replaced at once; the shards are looked at all the time."""
     rng = random.Random(SEED)
-    fleet.fork_all()
     alive = [fleet.scheduler() for _ in range(3)]
     fleet.worker("--slots", "4")
     fleet.ready()

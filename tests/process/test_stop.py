@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
 from uuid import UUID
@@ -117,7 +118,7 @@ def test_kf53_jobs_that_ignore_the_stop_are_given_back_and_the_worker_ends(fleet
         fleet.until(lambda: _is_draining(stopped.worker_id), "the first signal has arrived")
         asked_at = database_now()
         stopped.send(signal.SIGTERM)
-    assert stopped.exit_code(within=10) == 0
+    assert stopped.exit_code() == 0
 
     fleet.until(lambda: all(happened(job, "started", times=2) for job in jobs), "taken again")
     for attempt in (1, 2):
@@ -138,12 +139,17 @@ def test_kf53_jobs_that_ignore_the_stop_are_given_back_and_the_worker_ends(fleet
 
 @pytest.mark.timeout(180)
 def test_f05_workers_killed_a_moment_after_the_stop_signal_lose_nothing(fleet):
+    struck = itertools.count()
+
     def stop_and_kill(victim: Process) -> None:
+        told = victim.worker_id
         victim.send(signal.SIGTERM)
-        time.sleep(0.1)
+        if next(struck) % 4:
+            time.sleep(0.1)
+        else:  # for certain in the middle of its stop, also on a slow machine
+            fleet.until(lambda: _is_draining(told) or victim.ended, "the signal has arrived")
         victim.kill()
 
-    fleet.fork_all()
     fleet.scheduler()
     jobs, stopped = end_at_work(fleet, stop_and_kill, times=20, seed=SEED, portion=16, seconds=0.4)
     assert Worker.objects.filter(pk__in=stopped, state="draining").exists(), "no signal arrived"

@@ -7,7 +7,15 @@ import signal
 import pytest
 
 from jobs.models import Job, Lease
-from tests.process.stories import assert_at_rest, events, finished, seconds_between, story, submit
+from tests.process.stories import (
+    assert_at_rest,
+    database_now,
+    events,
+    finished,
+    seconds_between,
+    story,
+    submit,
+)
 
 pytestmark = pytest.mark.process
 
@@ -23,15 +31,16 @@ def test_kf28_a_restart_of_all_processes_while_jobs_wait_makes_none_early_late_o
             fleet.worker("--slots", "4")
         fleet.ready()
 
-    fleet.fork_all()
     start_all()
     jobs = [submit(delay_seconds=DELAY_SECONDS, tenant=f"shop-{n % 4}") for n in range(JOBS)]
     first = list(fleet.processes)
     for process in first:
         process.send(signal.SIGTERM)
     assert [process.exit_code() for process in first] == [0] * 4
-    start_all()
     assert not Lease.objects.exists()
+    assert {story(job)[-1] for job in jobs} == {"created"}, "the restart has met no waiting job"
+    start_all()
+    restarted_at = database_now()
     fleet.until(lambda: finished(*jobs), "all are finished")
 
     for job in jobs:
@@ -39,6 +48,7 @@ def test_kf28_a_restart_of_all_processes_while_jobs_wait_makes_none_early_late_o
         due_at = Job.objects.get(pk=job).due_at
         (leased,), (started,) = events(job, "leased"), events(job, "started")
         assert leased.at >= due_at
-        assert seconds_between(due_at, started.at) <= LAG_SECONDS
+        # Usually all are up again before; on a slow machine the lag counts from then.
+        assert seconds_between(max(due_at, restarted_at), started.at) <= LAG_SECONDS
     assert len(probe.notes(what="began")) == JOBS
     assert_at_rest()

@@ -138,10 +138,12 @@ def test_kf22_a_claim_that_is_cut_before_its_commit_leaves_the_job_where_it_was(
     scheduler = fleet.scheduler()
     fleet.worker()
     fleet.ready()
-    job = submit(delay_seconds=1.0)
+    scheduler.freeze()  # until the job's row is locked, however long that takes
+    job = submit()
     with transaction.atomic():
         # The claim has locked the due entry when it comes to the job's row, and there it waits for us.
         Job.objects.select_for_update().get(pk=job)
+        scheduler.thaw()
         claiming = fleet.until(lambda: rows(BLOCKED_BY_ME, {}), "the claim waits for us")
         if cut == "its process":
             scheduler.kill()
@@ -197,7 +199,6 @@ def test_f01_i16_workers_killed_under_load_lose_nothing_and_have_each_effect_onc
         victim.kill()
         time.sleep(0.1)
 
-    fleet.fork_all()
     fleet.scheduler()
     jobs, killed = end_at_work(fleet, kill, times=LOAD_KILLS, seed=SEED, portion=100, seconds=0.02)
     assert_recovered_in_time(jobs, killed)

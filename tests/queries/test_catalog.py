@@ -25,7 +25,13 @@ def test_lanes_are_ordered_from_the_highest_floor_down():
     assert catalog().lane_named("express") is None
 
 
-def test_a_reading_is_kept_for_a_moment_and_read_again_on_demand(committed):
+@pytest.fixture
+def long_moment(monkeypatch) -> None:
+    """A reading does not become old between two lines of a test."""
+    monkeypatch.setattr(catalog, "__kwdefaults__", {"max_age_seconds": 3600.0})
+
+
+def test_a_reading_is_kept_for_a_moment_and_read_again_on_demand(committed, long_moment):
     make_handler()
     first = catalog()
     Pool.objects.create(name="new")
@@ -37,7 +43,7 @@ def test_a_reading_is_kept_for_a_moment_and_read_again_on_demand(committed):
     assert catalog() is not again
 
 
-def test_what_a_transaction_has_not_committed_is_not_kept_for_others(committed):
+def test_what_a_transaction_has_not_committed_is_not_kept_for_others(committed, long_moment):
     kept = catalog()
     with transaction.atomic():
         make_tenant()
@@ -48,7 +54,7 @@ def test_what_a_transaction_has_not_committed_is_not_kept_for_others(committed):
     assert not kept.tenants
 
 
-def test_a_transaction_that_only_reads_may_keep_its_reading(committed):
+def test_a_transaction_that_only_reads_may_keep_its_reading(committed, long_moment):
     with transaction.atomic():
         inside = catalog(max_age_seconds=0)
     assert catalog() is inside

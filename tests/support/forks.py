@@ -4,7 +4,7 @@ Starting an interpreter with Django takes half a second of a processor, and a te
 all its time on that. Only the imports are shared: a fork has its own connections, threads, log and signals.
 
 Run as a program, this module is the parent of the forks. Each line it reads is an order, {"argv": …, "log": …,
-"failpoints": …}; it answers {"pid": …}, and tells of each end, {"ended": pid, "code": …}. It ends with its input, and
+"failpoints": …, "env": …}; it answers {"pid": …}, and tells of each end, {"ended": pid, "code": …}. It ends with its input, and
 the kernel ends its forks with it.
 """
 
@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 import django
 from django.core.management import call_command, execute_from_command_line
+from django.db import connections
 
 from jobs import failpoints
 from workers.tied import PR_SET_PDEATHSIG
@@ -75,7 +76,7 @@ class Parent:
     """The process that forks. Close it after its forks."""
 
     def __init__(self, *, env: Mapping[str, str], log: Path) -> None:
-        """Start it; `env` is the environment of all its forks."""
+        """Start it; `env` is the environment of all its forks, and what Django's settings read is read once."""
         self._codes: dict[int, int] = {}
         self._pids: list[int] = []
         with log.open("ab") as output:
@@ -91,15 +92,17 @@ class Parent:
         self._reader = threading.Thread(target=self._read, name="forks", daemon=True)
         self._reader.start()
 
-    def fork(self, *argv: str, log: Path, failpoints: str = "") -> Fork:
-        """Start `manage.py` with these arguments; both its output streams go to the log.
+    def fork(
+        self, *argv: str, log: Path, failpoints: str = "", env: Mapping[str, str] | None = None
+    ) -> Fork:
+        """Start `manage.py` with these arguments; both its output streams go to the log. `env` is added to its environment.
 
         Raises:
             AssertionError: It does not answer.
         """
         orders = self._process.stdin
         assert orders is not None
-        order = {"argv": argv, "log": str(log), "failpoints": failpoints}
+        order = {"argv": argv, "log": str(log), "failpoints": failpoints, "env": dict(env or {})}
         orders.write(json.dumps(order).encode() + b"\n")
         orders.flush()
         assert self._born.acquire(timeout=BIRTH_SECONDS), "the parent of the forks does not answer"
@@ -127,6 +130,7 @@ class Parent:
 def _serve() -> None:
     django.setup()
     call_command("check", stdout=sys.stderr)  # imports what a start imports
+    connections.close_all()  # none is shared with a fork, or keeps the database from being dropped
     orders, answers = sys.stdin.buffer, sys.stdout.fileno()
     forks: dict[
         int, int
@@ -160,6 +164,7 @@ def _run(order: dict[str, Any]) -> NoReturn:
         log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         for stream, target in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
             os.dup2(stream, target)
+        os.environ.update(order["env"])
         failpoints.enable(order["failpoints"])
         execute_from_command_line(["manage.py", *order["argv"]])
         code = 0

@@ -22,7 +22,7 @@ from jobs.errors import JobError
 
 # Rounds of each race. The figure promised is 2,000 (RACE_ROUNDS=2000 make race); an ordinary run does fewer.
 ROUNDS = int(os.environ.get("RACE_ROUNDS") or 100)
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 RACES = [  # the mark of every file with races
     pytest.mark.race,
@@ -114,13 +114,15 @@ class Team:
 class Pace:
     """Shifts two starts against each other until both sides win: a race that one side always wins tests nothing.
 
-    After each round the winner starts a little later the next time, which keeps the pair near the true collision.
+    After each round the winner starts a little later the next time, which keeps the pair near the true collision. Who
+    wins again and again is held back by larger and larger steps: on a slow machine the collision is far away.
     """
 
-    STEP_SECONDS, MOST_SECONDS = 0.0001, 0.02
+    STEP_SECONDS, MOST_SECONDS, PATIENT_ROUNDS = 0.0001, 0.5, 8
 
     def __init__(self) -> None:
         self.wins = [0, 0]
+        self._streak = [0, 0]  # wins in a row
         self._lead = 0.0  # seconds by which the first call is held back; negative: the second
 
     def first(self, call: Call) -> Call:
@@ -134,7 +136,9 @@ class Pace:
     def won(self, side: int) -> None:
         """Say who came first in this round: 0 or 1."""
         self.wins[side] += 1
-        shifted = self._lead + (self.STEP_SECONDS if side == 0 else -self.STEP_SECONDS)
+        self._streak[side], self._streak[1 - side] = self._streak[side] + 1, 0
+        step = self.STEP_SECONDS * 2.0 ** min(max(0, self._streak[side] - self.PATIENT_ROUNDS), 10)
+        shifted = self._lead + (step if side == 0 else -step)
         self._lead = min(max(shifted, -self.MOST_SECONDS), self.MOST_SECONDS)
 
 

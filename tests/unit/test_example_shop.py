@@ -26,7 +26,7 @@ from examples import client as client_module
 from examples.books import Books, balance
 from examples.client import ApiError, Client
 from examples.shop import handlers
-from examples.shop.payments import ProviderTrouble
+from examples.shop.payments import CALL_SECONDS, ProviderTrouble
 from jobs.services.requests import parse_request
 from jobs.transitions.take import Taken
 from workers.handlers import (
@@ -60,7 +60,7 @@ class Provider:
         assert self.process.stdout is not None
         ready = self.process.stdout.readline()
         if not ready:
-            raise AssertionError(self.process.communicate(timeout=10)[1])
+            raise AssertionError(self.process.communicate(timeout=60)[1])
         self.url: str = json.loads(ready)["url"]
         self.address = (urlsplit(self.url).hostname or "", urlsplit(self.url).port or 0)
 
@@ -71,7 +71,7 @@ class Provider:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> tuple[int, Any]:
-        connection = HTTPConnection(*self.address, timeout=20)
+        connection = HTTPConnection(*self.address, timeout=60)
         try:
             connection.request(method, path, body, dict(headers or {}))
             response = connection.getresponse()
@@ -105,7 +105,7 @@ class Provider:
         if self.process.poll() is None:
             self.process.send_signal(number)
         try:
-            _, errors = self.process.communicate(timeout=15)
+            _, errors = self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
@@ -127,7 +127,7 @@ def start_provider(tmp_path: Path) -> Iterator[Callable[..., Provider]]:
             provider.stop(signal.SIGKILL)
 
 
-def until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Waits for an event in another process; fails when it does not come."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -314,7 +314,7 @@ def test_the_provider_ends_cleanly_on_a_signal(
         slow = pool.submit(provider.deliver, "t/1", CHARGE)
         until(lambda: provider.figures() == (1, 1, 0))
         assert provider.stop(number) == (0, "")
-        assert slow.result(timeout=15)[0] == 201  # the answer under way was still sent
+        assert slow.result(timeout=60)[0] == 201  # the answer under way was still sent
     with pytest.raises(ConnectionRefusedError):
         provider.request("GET", "/healthz")
 
@@ -427,8 +427,8 @@ def test_a_call_ends_with_the_lease_and_none_begins_after_it(
     provider = shop("--delay-ms", "60000")
     begun = time.monotonic()
     with pytest.raises(TimeoutError):
-        handlers.charge(Attempt(CHARGE, lease_seconds=0.3))
-    assert 0.2 < time.monotonic() - begun < 5
+        handlers.charge(Attempt(CHARGE, lease_seconds=2.0))
+    assert 1.9 < time.monotonic() - begun < CALL_SECONDS  # after that it would end without a lease
     with pytest.raises(ProviderTrouble, match="lease"):
         handlers.charge(Attempt(CHARGE, key="late", lease_seconds=0))
     assert list(provider.report()["per_token"]) == ["nordwind/k"]

@@ -60,10 +60,11 @@ class Held:
 def test_a_beat_extends_every_lease_held_and_the_trust_in_it():
     it = Held(3)
     Lease.objects.update(expires_at=Now() + timedelta(milliseconds=300))
-    began = time.monotonic()
+    began, beaten_from = time.monotonic(), database_now()
     it.heartbeat.run_once()
-    left = [(lease.expires_at - database_now()).total_seconds() for lease in Lease.objects.all()]
-    assert all(3 < seconds <= conf().lease_ttl_seconds for seconds in left)
+    ttl = timedelta(seconds=conf().lease_ttl_seconds)
+    for lease in Lease.objects.all():
+        assert beaten_from + ttl <= lease.expires_at <= database_now() + ttl
     for one in it.held.values():
         assert trusted_until(began) <= one.stop.trusted_until <= trusted_until(time.monotonic())
     assert it.reasons() == [None] * 3
@@ -162,8 +163,8 @@ class Beating:
 
 @pytest.fixture
 def rarely(settings) -> None:
-    """Two seconds between beats: a machine that is slow for a moment is not mistaken for a beat in time."""
-    settings.JOBS = {**settings.JOBS, "heartbeat_seconds": 2.0}
+    """Ten minutes between beats: whichever comes while a test is patient does not come by the interval."""
+    settings.JOBS = {**settings.JOBS, "heartbeat_seconds": 600.0, "lease_ttl_seconds": 1800.0}
     conf.cache_clear()
 
 
@@ -184,41 +185,43 @@ def beating(monkeypatch):
 
 
 def test_it_beats_at_its_interval(beating):
+    began = time.monotonic()
     one = beating()
     until(lambda: len(one.beats) >= 4, "four beats")
-    gaps = [later - earlier for earlier, later in zip(one.beats, one.beats[1:], strict=False)]
-    assert all(gap >= 0.8 * conf().heartbeat_seconds for gap in gaps)
+    # Of single gaps nothing is promised: a beat that came late makes the next one seem early.
+    assert one.beats[3] - began >= 3 * conf().heartbeat_seconds
 
 
 def test_a_missed_beat_is_tried_again_much_sooner(rarely, beating):
     def away(number: int) -> None:
-        if number <= 4:
+        if number <= 2:
             raise OperationalError("connection refused")
 
     one = beating(away)
-    until(lambda: len(one.beats) >= 5, "five beats")
-    assert one.beats[4] - one.beats[0] < 3 * conf().heartbeat_seconds
+    until(lambda: len(one.beats) >= 3, "two more tries, long before the next beat is due")
 
 
 def test_a_hurry_beats_at_once(rarely, beating):
     one = beating()
     until(lambda: len(one.beats) == 1, "the first beat")
     for number in (2, 3):
-        began = time.monotonic()
         one.it.heartbeat.hurry()
-        until(partial(beaten, one, number), "the next beat")
-        assert one.beats[number - 1] - began < conf().heartbeat_seconds
+        until(partial(beaten, one, number), "the next beat, long before it is due")
 
 
 def test_without_an_answer_it_stops_its_attempts_after_four_fifths_of_the_lease(beating, settings):
-    settings.JOBS = {**settings.JOBS, "lease_ttl_seconds": 2.0}
+    settings.JOBS = {
+        **settings.JOBS,
+        "lease_ttl_seconds": 60.0,
+    }  # a fifth of it is longer than any stall
     conf.cache_clear()
 
     def away(number: int) -> None:
         raise OperationalError("no route to host")
 
     one = beating(away)
-    attempt = execution(sent_at=time.monotonic())
+    attempt = execution(sent_at=time.monotonic() - 0.8 * 60.0 + 1.0)  # heard of last a while ago
+    assert not attempt.context.cancelled
     one.it.held[attempt.taken.lease_id] = attempt
     until(lambda: attempt.context.cancelled, "the attempt is told to stop")
     assert attempt.stop.reason == "lease_lost"

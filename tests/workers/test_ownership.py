@@ -9,6 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.db.models import F
 from django.db.models.functions import Now
+from pytest_django.fixtures import Settings
 
 from jobs.clock import Skew, database_now
 from jobs.conf import conf
@@ -105,26 +106,33 @@ def test_a_dead_schedulers_shards_are_taken_over_after_their_lease_and_not_befor
     assert stored(dead) == []
 
 
+@pytest.fixture
+def unhurried(settings: Settings) -> None:
+    """Ticks so long that none is over by itself between two lines of a test."""
+    settings.JOBS = {"tick_seconds": 100.0, "shard_lease_seconds": 1000.0}
+    conf.cache_clear()
+
+
 def passes(seconds: float) -> None:
     """So much time goes by for whatever belongs to nobody."""
     Shard.objects.unowned().update(expires_at=F("expires_at") - timedelta(seconds=seconds))
 
 
-def test_i8_shards_given_up_for_a_newcomer_that_died_before_it_took_them_are_taken_back():
+def test_i8_shards_given_up_for_a_newcomer_that_died_before_it_took_them_are_taken_back(unhurried):
     alone = owner()
     alone.refresh()
     for _ in range(3):  # a process that dies again and again as soon as it has started
         owner().refresh()
     assert len(alone.refresh()) == 16
-    passes(1.9 * conf().tick_seconds)
+    passes(1.5 * conf().tick_seconds)
     assert len(alone.refresh()) == 16  # a newcomer may still come for them
-    passes(0.2 * conf().tick_seconds)
+    passes(0.6 * conf().tick_seconds)
     assert alone.refresh() == numbers()
     assert alone.refresh() == numbers()  # and are kept, for nobody has come
     assert stored(alone) == numbers()
 
 
-def test_i8_an_heir_takes_what_is_over_its_share_if_nobody_else_does():
+def test_i8_an_heir_takes_what_is_over_its_share_if_nobody_else_does(unhurried):
     dead, alive, died_later = owner(), owner(), owner()
     settle(dead, alive)
     died_later.refresh()  # counts, and owns nothing
@@ -135,7 +143,7 @@ def test_i8_an_heir_takes_what_is_over_its_share_if_nobody_else_does():
     assert alive.refresh() == numbers()
 
 
-def test_i8_what_was_adopted_is_shared_again_after_a_lease(monkeypatch):
+def test_i8_what_was_adopted_is_shared_again_after_a_lease(unhurried, monkeypatch):
     alone, late = owner(), owner()
     alone.refresh(), late.refresh(), alone.refresh()
     passes(3 * conf().tick_seconds)
