@@ -9,7 +9,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from tests.process.probes import awaiting  # noqa: F401 (its handlers too)
+from tests.process.probes import awaiting, release  # noqa: F401 (its handlers too)
 from tests.process.probes.notes import FOLDER, Probe
 from tests.support.odd_errors import ODD
 from tests.support.receivers import ApplyOnce, Fencing
@@ -126,3 +126,9 @@ def _end(probe: Probe, ctx: JobContext) -> dict[str, object]:
     if "raises" in ctx.payload:
         raise ValueError(ctx.payload["raises"])
     return {"attempt": ctx.attempt, "pid": os.getpid()}
+
+
+@release.register
+def new(ctx: JobContext) -> dict[str, object]:
+    """Only the new release knows this one."""
+    return _end(_begin(ctx), ctx)
