@@ -224,3 +224,39 @@ def test_an_exclusive_pool_is_home_only_for_work_that_asks_for_it() -> None:
     ]
     assert able_pools({}, "h", pools)[0] == 2
     assert able_pools({"gpu": "a100"}, "h", pools)[0] == 1
+
+
+def random_labels(source: random.Random) -> dict[str, str]:
+    names = source.sample(["region", "gpu", "tenant", "disk"], source.randint(0, 3))
+    return {name: source.choice(["a", "b"]) for name in names}
+
+
+def test_i14_f60_in_ten_thousand_random_label_sets_nothing_is_routed_where_it_may_not_run() -> (
+    None
+):
+    """Every pool of `able_pools` offers all labels, is asked for all its exclusive ones and knows the handler."""
+    routed = unroutable = 0
+    for seed in range(10_000):
+        source = random.Random(seed)
+        pools = []
+        for number in range(source.randint(0, 6)):
+            offered = random_labels(source)
+            kept = source.sample(sorted(offered), source.randint(0, len(offered)))
+            known = frozenset(source.sample(["h", "i"], source.randint(0, 2)))
+            exclusive = {name: offered[name] for name in kept} if source.random() < 0.4 else {}
+            pools.append(PoolOffer(number, offered, exclusive, known))
+        needed = random_labels(source)
+        found = able_pools(needed, "h", pools)
+        allowed = {
+            pool.id
+            for pool in pools
+            if "h" in pool.handlers
+            and all(pool.labels.get(name) == text for name, text in needed.items())
+            and all(needed.get(name) == text for name, text in pool.exclusive.items())
+        }
+        assert set(found) == allowed, seed
+        assert len(found) == len(allowed), seed
+        sizes = [len(pools[number].labels) for number in found]
+        assert sizes == sorted(sizes), seed
+        routed, unroutable = routed + bool(found), unroutable + (not found)
+    assert min(routed, unroutable) > 1000
