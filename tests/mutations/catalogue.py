@@ -20,6 +20,7 @@ REJECT, EDIT = "tests/transitions/test_reject_completion.py", "tests/transitions
 DISPATCH, OUTCOMES = "tests/services/test_dispatch.py", "tests/services/test_outcomes.py"
 REAPING, SUBMIT = "tests/services/test_reaping.py", "tests/services/test_submit.py"
 RETRY, ROUTING = "tests/unit/test_retry.py", "tests/unit/test_routing.py"
+FAIRNESS, SHARES = "tests/unit/test_fairness.py", "tests/services/test_dispatch_shares.py"
 HISTORY = "tests/unit/test_history.py"
 PROCESSES, COROUTINES = "tests/workers/test_processes.py", "tests/workers/test_coroutines.py"
 
@@ -134,42 +135,111 @@ MUTATIONS: tuple[Mutation, ...] = (
     ),
     mutation(
         "claim order forgets the head start of lanes",
-        "jobs/queries/candidates.py",
-        "order by entry.due_at - (coalesce(lane.head_start_seconds, 0) + entry.priority) * interval",
-        "order by entry.due_at - entry.priority * interval",
-        *("tests/queries/test_candidates.py", MACHINE),
+        "jobs/services/backlog.py",
+        "(row.due - head_starts.get(row.key.lane, 0.0) - row.key.priority, row)",
+        "(row.due - row.key.priority, row)",
+        *(DISPATCH, SHARES),
     ),
     Mutation(
         "scan remembers where it stopped and never looks back",
         (
             Change(
                 "jobs/queries/candidates.py",
-                "and entry.due_at <= {NOW_SQL} and entry.route_id",
-                "and entry.due_at <= {NOW_SQL} and entry.due_at >= any(%(seen)s::timestamptz[]) and entry.route_id",
+                "where entry.shard = mine.shard and not parked and due_at <= {NOW_SQL} order by due_at limit %(limit)s",
+                "where entry.shard = mine.shard and not parked and due_at <= {NOW_SQL} and extract(epoch from due_at)"
+                " >= any(%(seen)s::float8[]) order by due_at limit %(limit)s",
             ),
             Change(
                 "jobs/queries/candidates.py",
-                """    params = {"shards": list(shards), "routes": list(route_ids), "limit": limit, "now": now}
-    return [job_id for (job_id,) in rows(CANDIDATES, params, hot=True)]""",
-                """    params = {"shards": list(shards), "routes": list(route_ids), "limit": limit, "now": now}
-    found = [job_id for (job_id,) in rows(CANDIDATES, {**params, "seen": SEEN}, hot=True)]
-    newest = "select max(due_at) from jobs_dueentry where shard = any(%(shards)s) and job_id = any(%(jobs)s)"
+                """    return _read(DUE, {"shards": list(shards), "limit": limit, "now": now})""",
+                """    found = _read(DUE, {"shards": list(shards), "limit": limit, "now": now, "seen": SEEN})
     if found:
-        SEEN[:] = [rows(newest, {"shards": list(shards), "jobs": found})[0][0]]
+        SEEN[:] = [max(row.due for row in found)]
     return found
 
 
-SEEN = [datetime.fromisoformat("1970-01-01T00:00:00+00:00")]""",
+SEEN = [0.0]""",
             ),
         ),
         ("tests/race/test_late_commits.py",),
     ),
     mutation(
-        "a full batch leaves nothing for the other pool",
+        "a full pool leaves nothing for the other one",
         "jobs/services/dispatch.py",
-        "            done.blocked = True  # perhaps; asking costs a scan, looking again soon does not\n            continue",
-        "            done.blocked = True\n            break",
+        "if alone and not any(self._room.values()):",
+        "if alone and not all(self._room.values()):",
         DISPATCH + "::test_kf39_a_full_pool_never_stands_before_an_idle_one",
+    ),
+    # --- shares and limits ---
+    mutation(
+        "all tenants have the same weight",
+        "jobs/policies/fairness.py",
+        "self.next[tenant] = turn + 1.0 / weight",
+        "self.next[tenant] = turn + 1.0",
+        *(FAIRNESS, SHARES),
+    ),
+    mutation(
+        "a tenant that was away has saved its turns up",
+        "jobs/policies/fairness.py",
+        "behind = least if tenant in self.present else now",
+        "behind = 0.0",
+        FAIRNESS,
+    ),
+    mutation(
+        "slots that the reserves of others need are given away",
+        "jobs/policies/fairness.py",
+        "if not mine and left <= kept:",
+        "if left <= 0:",
+        *(FAIRNESS, SHARES),
+    ),
+    mutation(
+        "a limit lets one more pass",
+        "jobs/policies/fairness.py",
+        "if walls.get(wall, 1) < 1]",
+        "if walls.get(wall, 1) < 0]",
+        FAIRNESS,
+    ),
+    mutation(
+        "the most running jobs are what the scheduler last read",
+        T + "limits.py",
+        "left = {tenant: limits.running[tenant] - held.get(tenant, 0) for tenant in tenants}",
+        "left = {tenant: limits.running[tenant] for tenant in tenants}",
+        SHARES,
+    ),
+    mutation(
+        "a start costs no token",
+        T + "limits.py",
+        "spent = [float(before[scope] - left[scope]) for scope in scopes]",
+        "spent = [0.0 for scope in scopes]",
+        SHARES,
+    ),
+    mutation(
+        "a job that waits for its key stands before all others",
+        T + "limits.py",
+        "update jobs_dueentry entry set parked = true from waiting",
+        "update jobs_dueentry entry set parked = false from waiting",
+        SHARES,
+    ),
+    mutation(
+        "parked work never comes back",
+        T + "limits.py",
+        "update jobs_dueentry entry set parked = false from locked",
+        "update jobs_dueentry entry set parked = true from locked",
+        SHARES,
+    ),
+    mutation(
+        "a scheduler takes the whole pool, whatever waits elsewhere",
+        "jobs/services/dispatch.py",
+        "others = [] if alone else demands_of_others(me=scheduler_id, now=now)",
+        "others: list[object] = []",
+        SHARES,
+    ),
+    mutation(
+        "a pool lends slots to work that may not run there",
+        "jobs/services/dispatch.py",
+        "if pool_id in ways[key.route][1:]",
+        "if pool_id != ways[key.route][0]",
+        SHARES,
     ),
     # --- routing ---
     mutation(
