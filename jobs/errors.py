@@ -125,6 +125,26 @@ class NotWaiting(TransitionRefused):
     code = "not_waiting"
 
 
+class NotPaused(JobError):
+    """Nobody has paused it."""
+
+    code = "not_paused"
+
+
+class QuotaExceeded(JobError):
+    """The tenant has as many waiting jobs as it may have."""
+
+    code = "backlog_quota"
+
+    def __init__(self, *, used: int, limit: int, asked: int = 1) -> None:
+        """`used` is counted up to one more than the limit."""
+        super().__init__(
+            f"The tenant may have {limit} waiting jobs and has {min(used, limit)}"
+            f"{' or more' if used > limit else ''}; {asked} more would be too many. Nothing was stored."
+        )
+        self.used, self.limit, self.asked = used, limit, asked
+
+
 class LeaseLost(TransitionRefused):
     """Another owner, an expiry or a cancel ended this lease first."""
 

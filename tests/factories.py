@@ -10,7 +10,19 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs.conf import conf
-from jobs.models import DeadLetter, DueEntry, Handler, Job, Lease, Pool, Route, Tenant, Worker
+from jobs.models import (
+    DeadLetter,
+    DueEntry,
+    Handler,
+    Job,
+    Lease,
+    Pool,
+    Route,
+    SchedulerNode,
+    Shard,
+    Tenant,
+    Worker,
+)
 from jobs.queries.catalog import forget
 from jobs.services.requests import parse_request
 from jobs.services.submit import submit_job
@@ -72,6 +84,14 @@ def make_worker(
         **overrides,
     }
     return Worker.objects.create(pool=pool or make_pool(), **values)
+
+
+def make_scheduler(**overrides: Any) -> SchedulerNode:
+    """A live scheduler that looks after all shards."""
+    soon = Now() + timedelta(hours=1)
+    values = {"id": SCHEDULER_ID, "host": "host-s", "pid": 1, "expires_at": soon, **overrides}
+    Shard.objects.update(owner=values["id"], expires_at=values["expires_at"])
+    return SchedulerNode.objects.create(**values)
 
 
 def make_job(

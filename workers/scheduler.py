@@ -19,6 +19,7 @@ from jobs.queries.candidates import seconds_to_next_due
 from jobs.services.dispatch import Dispatched, dispatch
 from jobs.services.fleet import report_demand
 from jobs.services.memory import Memory
+from jobs.services.pausing import end_pauses
 from jobs.services.reaping import reap
 from jobs.transitions.events import scheduler_actor
 from jobs.transitions.limits import unpark_jobs
@@ -96,6 +97,8 @@ class Scheduler:
         if now >= self._reap_at:
             self._reap_at = now + conf().tick_seconds
             self._lend_time("reaper", self._reap, turn)
+            if 0 in self._ownership.shards:  # one scheduler of all
+                self._lend_time("pauses", self._end_pauses)
         if self._memory.full_keys or now >= self._unpark_at:
             self._unpark_at = now + conf().tick_seconds
             self._lend_time("unpark", self._unpark)
@@ -176,6 +179,9 @@ class Scheduler:
     def _reap(self, turn: Turn) -> None:
         reaped = reap(shards=self._ownership.shards, actor=self._actor, rng=self._rng)
         turn.expired = reaped.expired
+
+    def _end_pauses(self) -> None:
+        end_pauses()
 
     @commits
     def _ensure_partitions(self) -> None:

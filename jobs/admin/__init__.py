@@ -1,5 +1,5 @@
-"""Django admin: every table to look at, nothing to change."""
+"""Django admin: every table to look at; configuration and pauses to change, jobs never."""
 
-from jobs.admin import tables
+from jobs.admin import settings, tables
 
-__all__ = ["tables"]  # importing it registers the pages
+__all__ = ["settings", "tables"]  # importing them registers the pages

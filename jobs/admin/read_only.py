@@ -61,19 +61,20 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         self.json_names = [f.name for f in fields if isinstance(f, models.JSONField)]
         self.time_names = [field.name for field in fields if _is_time(field)]
         self.neighbours = {field.name: field for field in fields if field.related_model in LABELS}
-        shown = []
+        self.shown_as: dict[str, str] = {}  # field → the name under which it is shown
         for field in fields:
-            if field.name in self.json_names:
-                shown.append(self._column(f"{field.name}_json", field, _json_of(field.name)))
-            elif field.name in self.time_names:
-                shown.append(self._column(f"{field.name}_time", field, _time_of(field.name)))
-            elif field.name in self.neighbours:
-                shown.append(self._column(f"{field.name}_label", field, _label_of(field)))
+            name = field.name
+            if name in self.json_names:
+                self.shown_as[name] = self._column(f"{name}_json", field, _json_of(name))
+            elif name in self.time_names:
+                self.shown_as[name] = self._column(f"{name}_time", field, _time_of(name))
+            elif name in self.neighbours:
+                self.shown_as[name] = self._column(f"{name}_label", field, _label_of(field))
             elif field.is_relation:
-                shown.append(self._column(f"{field.name}_key", field, _key_of(field)))
+                self.shown_as[name] = self._column(f"{name}_key", field, _key_of(field))
             elif not isinstance(field, models.BinaryField):
-                shown.append(field.name)
-        self.shown = tuple(shown)
+                self.shown_as[name] = name
+        self.shown = tuple(self.shown_as.values())
 
     def _column(self, name: str, field: Any, value: Callable[[Any], object]) -> str:
         value.short_description = field.verbose_name  # type: ignore[attr-defined]
@@ -123,8 +124,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         row = self.get_queryset(request).filter(pk=key).annotate(**texts).first()
         if row is None:
             return None
-        for name in self.time_names:  # for __str__, which would read it as it is stored
-            setattr(row, name, getattr(row, f"{name}_plain"))
+        for time in self.time_names:  # for __str__, which would read it as it is stored
+            setattr(row, time, getattr(row, f"{time}_plain"))
         return row
 
 

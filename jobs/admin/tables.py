@@ -1,4 +1,4 @@
-"""What the admin shows of each table. Changes go through the console and the API."""
+"""What the admin shows of tables that nobody edits: jobs and their history, the fleet, credentials."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from jobs.models import (
     ApiToken,
     DeadLetter,
     DueEntry,
-    Handler,
     Job,
     JobEvent,
-    Lane,
     Lease,
     Pool,
     Route,
     SchedulerNode,
     Shard,
+    StartBucket,
     Tenant,
     Worker,
 )
@@ -182,12 +181,6 @@ class JobEventAdmin(OfJobAdmin):
         return None
 
 
-@admin.register(Tenant)
-class TenantAdmin(ReadOnlyAdmin):
-    list_display = ("slug", "name", "timezone", "shard_spread", "created_at_time")
-    search_fields = ("slug__exact",)
-
-
 @admin.register(ApiToken)
 class ApiTokenAdmin(ReadOnlyAdmin):
     list_display = (
@@ -207,11 +200,6 @@ class ApiTokenAdmin(ReadOnlyAdmin):
         return super().get_queryset(request).defer("secret_hash")
 
 
-@admin.register(Lane)
-class LaneAdmin(ReadOnlyAdmin):
-    list_display = ("name", "priority_floor", "head_start_seconds", "target_start_seconds")
-
-
 @admin.register(Pool)
 class PoolAdmin(ReadOnlyAdmin):
     list_display = ("name", "executor", "created_at_time")
@@ -222,18 +210,6 @@ class PoolAdmin(ReadOnlyAdmin):
 class RouteAdmin(ReadOnlyAdmin):
     list_display = ("id", "handler", "labels_text")
     search_fields = ("handler__exact",)
-
-
-@admin.register(Handler)
-class HandlerAdmin(ReadOnlyAdmin):
-    list_display = (
-        "name",
-        "max_attempts",
-        "timeout_seconds",
-        "transactional",
-        "last_advertised_at_time",
-    )
-    search_fields = ("name__exact",)
 
 
 @admin.register(Worker)
@@ -268,3 +244,9 @@ class SchedulerNodeAdmin(ReadOnlyAdmin):
 @admin.register(Shard)
 class ShardAdmin(ReadOnlyAdmin):
     list_display = ("number", "owner", "epoch", "expires_at_time")
+
+
+@admin.register(StartBucket)
+class StartBucketAdmin(ReadOnlyAdmin):
+    list_display = ("scope", "tokens", "filled_at_time")
+    search_fields = ("scope__exact",)

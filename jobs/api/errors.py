@@ -24,6 +24,7 @@ from jobs.database import drop_if_gone, is_unavailable
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 2
+QUOTA_RETRY_SECONDS = 15  # a backlog shrinks by jobs that run
 FAILED = "api.failed"  # log event: an answer 500, with the request id that the caller was given
 UNAVAILABLE = "api.unavailable"  # log event: an answer 503
 
@@ -54,6 +55,7 @@ KINDS: dict[str, Kind] = {
     "not_cancellable_state": Kind(409, "The job cannot be cancelled now"),
     "not_dead": Kind(409, "The dead letter is not open"),
     "not_waiting": Kind(409, "The job does not wait in the calendar"),
+    "not_paused": Kind(409, "It is not paused"),
     "lease_lost": Kind(409, "The lease ended first"),
     "payload_too_large": Kind(413, "The body or the payload is too large"),
     "unsupported_media_type": Kind(415, "Only application/json is read here"),
@@ -61,6 +63,7 @@ KINDS: dict[str, Kind] = {
     "handler_unknown": Kind(422, "No worker ever advertised this handler"),
     "no_pool_matches": Kind(422, "No pool can run this job"),
     "request_key_reused": Kind(422, "The request key belongs to a different request"),
+    "backlog_quota": Kind(429, "Too many jobs of this tenant wait"),
     "internal": Kind(500, "Something went wrong on our side"),
     "database_unavailable": Kind(503, "The database cannot be reached just now"),
     "overloaded": Kind(503, "Too much is going on just now"),
@@ -206,6 +209,10 @@ def _of_domain(error: domain.JobError) -> Problem:
                 for name in error.differs
             ]
             return Problem(code, detail, errors=differing, job={"id": str(error.job_id)})
+        case domain.QuotaExceeded():
+            return _try_later(
+                code, detail, QUOTA_RETRY_SECONDS, limit=error.limit, used=error.used
+            )
     match KINDS.get(code, KINDS["internal"]).status:
         case 500:
             return Problem("internal")
@@ -214,9 +221,11 @@ def _of_domain(error: domain.JobError) -> Problem:
     return Problem(code, detail)
 
 
-def _try_later(code: str) -> Problem:
-    wait = RETRY_AFTER_SECONDS
-    return Problem(code, headers={"Retry-After": str(wait)}, retry_after_seconds=wait)
+def _try_later(
+    code: str, detail: str = "", wait: int = RETRY_AFTER_SECONDS, **extras: Any
+) -> Problem:
+    headers = {"Retry-After": str(wait)}
+    return Problem(code, detail, headers=headers, retry_after_seconds=wait, **extras)
 
 
 def _summary(faults: list[domain.InvalidField]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,6 +12,7 @@ from django.urls import reverse
 from jobs.models import JobEvent
 from jobs.policies.masking import MASK, mask_texts, mask_values
 from jobs.policies.times import format_time
+from jobs.policies.why import Reason
 from jobs.queries.history import JobDetail
 
 
@@ -78,6 +80,20 @@ def event_out(event: JobEvent) -> dict[str, Any]:
         "token": event.token,
         "detail": mask_texts(event.detail),
     }
+
+
+def why_out(reasons: Sequence[Reason]) -> dict[str, Any]:
+    """Why a job is where it is. What a reason knows of people, hosts and processes stays inside."""
+    told = [
+        {
+            "code": reason.code,
+            "class": reason.klass.value,
+            "sentence": reason.sentence,
+            "evidence": mask_texts(reason.evidence),
+        }
+        for reason in reasons
+    ]
+    return {"sentence": reasons[0].sentence, "reasons": told}
 
 
 def _cancel_out(job: JobDetail) -> dict[str, Any] | None:

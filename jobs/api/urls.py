@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from jobs.api.views import ApiView
-from jobs.api.views_jobs import CancelJobView, JobsView, JobView
+from jobs.api.views_jobs import CancelJobView, JobsView, JobView, WhyView
 
 app_name = "api"
 
@@ -24,5 +24,6 @@ def operation(route: str, view: type[ApiView], name: str) -> URLPattern:
 urlpatterns = [
     operation("jobs", JobsView, "jobs"),
     operation("jobs/<str:job_id>", JobView, "job"),
+    operation("jobs/<str:job_id>/why", WhyView, "why"),
     operation("jobs/<str:job_id>/cancel", CancelJobView, "cancel"),
 ]

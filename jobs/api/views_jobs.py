@@ -12,18 +12,20 @@ from rest_framework.response import Response
 from jobs.api.authentication import has_scope, token_of
 from jobs.api.errors import Problem, problem_of
 from jobs.api.parsers import fields_of
-from jobs.api.serializers import event_out, job_out, job_url
+from jobs.api.serializers import event_out, job_out, job_url, why_out
 from jobs.api.views import ApiView, Choice
 from jobs.errors import InvalidField, NotFound, TransitionRefused, ValidationFailed
 from jobs.models import ApiToken
 from jobs.policies.payloads import check_scalar
 from jobs.policies.pointers import child_pointer
 from jobs.queries.history import JobDetail, job_detail, job_events, locate_job
+from jobs.queries.why import why_of
 from jobs.services.requests import parse_request, parse_request_key
 from jobs.services.submit import submit_job
 from jobs.transitions.cancel import cancel_job
 
 MAX_REASON = 1_000  # characters
+PRIVATE = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
 
 
 class JobsView(ApiView):
@@ -48,17 +50,30 @@ class JobView(ApiView):
     """GET /jobs/{id}."""
 
     scopes: ClassVar = {"GET": "jobs:read"}
-    parameters: ClassVar = {"GET": {"include": Choice(frozenset({"events"}), several=True)}}
+    parameters: ClassVar = {"GET": {"include": Choice(frozenset({"events", "why"}), several=True)}}
 
     def get(self, request: Request, job_id: str) -> Response:
-        """200 with the job, and with its history if asked for."""
+        """200 with the job, and with its history and the reasons why it waits if asked for."""
         token = token_of(request)
         job = job_detail(tenant_id=token.tenant_id, job_id=read_id(job_id))
         body = shown(job, token)
         if "events" in self.query.get("include", ()):
             body["events"] = [event_out(event) for event in job_events(job)]
-        headers = {"Cache-Control": "private, no-cache", "Vary": "Authorization"}
-        return Response(body, headers=headers)
+        if "why" in self.query.get("include", ()):
+            body["why"] = why_out(why_of(job))
+        return Response(body, headers=PRIVATE)
+
+
+class WhyView(ApiView):
+    """GET /jobs/{id}/why."""
+
+    scopes: ClassVar = {"GET": "jobs:read"}
+
+    def get(self, request: Request, job_id: str) -> Response:
+        """200 with the reasons why the job is where it is, those with the most effect first."""
+        wanted = read_id(job_id)
+        job = job_detail(tenant_id=token_of(request).tenant_id, job_id=wanted)
+        return Response({"job": str(wanted), **why_out(why_of(job))}, headers=PRIVATE)
 
 
 class CancelJobView(ApiView):

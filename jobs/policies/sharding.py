@@ -49,9 +49,22 @@ def shard_of(*, tenant_id: int, key: bytes, spread: int, shards: int) -> int:
         raise ValueError(f"shards must be from 1 to {MAX_SHARDS}, got {shards}")
     if not 1 <= spread <= shards:
         raise ValueError(f"spread must be from 1 to {shards}, got {spread}")
-    # Fibonacci hashing: even for tenant ids that count up.
-    first = (tenant_id * _GOLDEN) % 2**64 * shards >> 64
-    return (first + _place_of(key, spread)) % shards
+    return (_first_shard(tenant_id, shards) + _place_of(key, spread)) % shards
+
+
+def shards_of(*, tenant_id: int, spread: int, shards: int) -> list[int]:
+    """All shards that `shard_of` can give for this tenant, sorted.
+
+    Args:
+        tenant_id: Primary key of the tenant.
+        spread: How many shards the tenant uses; more than there are means all.
+        shards: Shards of the installation.
+
+    >>> shards_of(tenant_id=7, spread=3, shards=64)
+    [20, 21, 22]
+    """
+    first = _first_shard(tenant_id, shards)
+    return sorted((first + place) % shards for place in range(min(spread, shards)))
 
 
 def new_job_id(*, shard: int, unix_ms: int, rand_b: int) -> UUID:
@@ -133,6 +146,11 @@ def fair_quota(*, shards: int, live: Sequence[str], me: str) -> int:
         return 0
     each, left_over = divmod(shards, len(names))
     return each + (names.index(me) < left_over)
+
+
+def _first_shard(tenant_id: int, shards: int) -> int:
+    # Fibonacci hashing: even for tenant ids that count up.
+    return (tenant_id * _GOLDEN) % 2**64 * shards >> 64
 
 
 def _place_of(key: bytes, spread: int) -> int:

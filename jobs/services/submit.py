@@ -11,10 +11,11 @@ from uuid import UUID
 from django.db import connection
 
 from jobs.conf import conf
-from jobs.database import atomically, commits
+from jobs.database import atomically, commits, rows
 from jobs.errors import (
     InvalidField,
     NoMatchingPool,
+    QuotaExceeded,
     RequestKeyReused,
     UnknownHandler,
     ValidationFailed,
@@ -22,10 +23,14 @@ from jobs.errors import (
 from jobs.models import Job, Lane, Route, Tenant
 from jobs.policies.payloads import canonical_json, request_hash
 from jobs.policies.routing import can_run, canonical_labels, missing_labels
-from jobs.policies.sharding import place_job
+from jobs.policies.sharding import place_job, shards_of
+from jobs.queries.backlog import count_waiting
 from jobs.queries.catalog import Catalog, catalog
 from jobs.services.requests import JobRequest
 from jobs.transitions.enqueue import NewJob, create_jobs
+
+# Until the commit, in the way in which claims of a tenant with a limit lock it: none of the others waits for this.
+LOCK_TENANT = "select id from jobs_tenant where id = %(tenant)s for no key update"
 
 
 class Submitted(NamedTuple):
@@ -57,12 +62,11 @@ def submit_jobs(*, tenant: Tenant, requests: Sequence[JobRequest], actor: str) -
         NoMatchingPool: No stored pool could ever run it. Nothing is stored.
         ValidationFailed: The lane does not exist. Nothing is stored.
         RequestKeyReused: The key names a job made by a different request. Nothing is stored.
+        QuotaExceeded: The new ones among them would be more than the tenant may have waiting. Nothing is stored.
     """
-    try:
-        jobs = _resolve_all(tenant, requests, actor, catalog())
-    except (UnknownHandler, NoMatchingPool, ValidationFailed):
-        # Since that reading a worker may have advertised the handler, or a person added the pool or the lane.
-        jobs = _resolve_all(tenant, requests, actor, catalog(max_age_seconds=0))
+    if tenant.max_backlog is not None:
+        return _submit_within_backlog(tenant, tenant.max_backlog, requests, actor)
+    jobs = _resolve_newest(tenant, requests, actor)
     if len(jobs) == 1 and not connection.in_atomic_block:
         # One statement: the job is there or nothing is, and a transaction around it would be four round trips more.
         return _store(tenant, requests, jobs, actor)
@@ -73,6 +77,24 @@ def submit_jobs(*, tenant: Tenant, requests: Sequence[JobRequest], actor: str) -
 def _store_together(
     tenant: Tenant, requests: Sequence[JobRequest], jobs: list[NewJob], actor: str
 ) -> list[Submitted]:
+    return _store(tenant, requests, jobs, actor)
+
+
+@atomically
+def _submit_within_backlog(
+    tenant: Tenant, limit: int, requests: Sequence[JobRequest], actor: str
+) -> list[Submitted]:
+    """One submitter of this tenant at a time: two at once could both find room for the last job."""
+    jobs = _resolve_newest(tenant, requests, actor)
+    own_shards = shards_of(tenant_id=tenant.pk, spread=tenant.shard_spread, shards=conf().shards)
+    rows(LOCK_TENANT, {"tenant": tenant.pk})
+    keyed = [job for job in jobs if job.request_key is not None]
+    new = {job.request_key for job in keyed} - _existing(tenant, keyed).keys()
+    asked = len(jobs) - len(keyed) + len(new)  # a request that was accepted before adds nothing
+    if asked:
+        used = count_waiting(tenant_id=tenant.pk, shards=own_shards, limit=limit + 1)
+        if used + asked > limit:
+            raise QuotaExceeded(used=used, limit=limit, asked=asked)
     return _store(tenant, requests, jobs, actor)
 
 
@@ -91,6 +113,14 @@ def _store(
             raise RequestKeyReused(job_id=earlier.pk, differs=_differing(earlier, job, request))
         answer.append(Submitted(earlier.pk, earlier.shard, created=False))
     return answer
+
+
+def _resolve_newest(tenant: Tenant, requests: Sequence[JobRequest], actor: str) -> list[NewJob]:
+    try:
+        return _resolve_all(tenant, requests, actor, catalog())
+    except (UnknownHandler, NoMatchingPool, ValidationFailed):
+        # Since that reading a worker may have advertised the handler, or a person added the pool or the lane.
+        return _resolve_all(tenant, requests, actor, catalog(max_age_seconds=0))
 
 
 def _resolve_all(

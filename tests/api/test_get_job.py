@@ -126,7 +126,9 @@ def test_events_of_a_long_history_are_the_newest(owner):
     assert [event.seq for event in job_events(detail, limit=2)] == [3, 4]
 
 
-@pytest.mark.parametrize("query", ["?include=why", "?include=", "?include=events&include=events"])
+@pytest.mark.parametrize(
+    "query", ["?include=reasons", "?include=", "?include=events&include=events"]
+)
 def test_an_include_that_is_not_known_is_refused(owner, query):
     assert_problem(owner.get(make_job().pk, query), 400, "invalid_parameter")
 

@@ -19,12 +19,13 @@ import jobs.transitions
 import workers
 from jobs.conf import conf
 from jobs.database import rows
-from jobs.models import Job, JobEvent
+from jobs.models import Job, JobEvent, Pause
 from jobs.policies.sharding import shard_of_id
 from jobs.queries import candidates, fleet
 from jobs.services.dispatch import dispatch
 from jobs.services.memory import Memory
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
+from jobs.services.pausing import end_pauses, pause, resume
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
 from jobs.services.submit import submit_jobs
@@ -124,12 +125,15 @@ def every_service() -> None:
         submit_jobs(tenant=tenant, requests=requests, actor="token:test0001")
     done = dispatch(shards=all_shards(), memory=Memory(), scheduler_id=SCHEDULER_ID, fresh=True)
     assert done.published >= 20
-    limited = make_tenant("limited", max_running=3, start_rate=1.0, start_burst=2)
+    limited = make_tenant("limited", max_running=3, max_backlog=9, start_rate=1.0, start_burst=2)
     keyed = [parse_request({"handler": name, "concurrency_key": "k"})] * 2
     submit_jobs(tenant=limited, requests=keyed, actor="token:test0001")
     for shards in (all_shards(), all_shards()[:-1]):
         dispatch(shards=shards, memory=Memory(), scheduler_id=SCHEDULER_ID, fresh=True)
     unpark_jobs(shards=all_shards())
+    pause(kind=Pause.Kind.LANE, target="low", actor="user:anna", reason="billing run")
+    resume(kind=Pause.Kind.LANE, target="low", actor="user:anna")
+    end_pauses()
     heads = candidates.due_groups(shards=all_shards())
     candidates.group_rows(limits={head.key: 2 for head in heads})
     fleet.held_leases(shards=all_shards(), mine=[0])

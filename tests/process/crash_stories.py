@@ -22,14 +22,15 @@ from django.db import connection
 from django.db.models.functions import Now
 
 from jobs.database import rows
-from jobs.errors import NotDead
-from jobs.models import DueEntry, Handler, Job, Lease, SchedulerNode, Shard, Tenant
+from jobs.errors import NotDead, NotPaused
+from jobs.models import DueEntry, Handler, Job, Lease, Pause, SchedulerNode, Shard, Tenant
 from jobs.policies.retry import RetryPolicy
 from jobs.services.credentials import create_token
 from jobs.services.dispatch import dispatch
 from jobs.services.fleet import advertise_handlers, ensure_pool, report_worker, retire_worker
 from jobs.services.memory import Memory
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
+from jobs.services.pausing import end_pauses, pause, resume
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
 from jobs.services.submit import _new_route, submit_job, submit_jobs
@@ -272,6 +273,30 @@ def make_token(scene: Scene) -> None:
     create_token(Tenant.objects.get(slug="acme"), "shop", ["jobs:read"], "user:anna")
 
 
+def pause_a_lane(scene: Scene) -> None:
+    """Not the one of the job: a pause holds until somebody ends it."""
+    pause(kind=Pause.Kind.LANE, target="low", actor="user:anna", reason="billing run")
+
+
+def resume_the_lane(scene: Scene) -> None:
+    with suppress(NotPaused):  # the answer to a client whose first request had come through
+        resume(kind=Pause.Kind.LANE, target="low", actor="user:anna")
+
+
+def pause_is_over(scene: Scene) -> None:
+    pause_a_lane(scene)
+    Pause.objects.update(resume_at=Now() - timedelta(minutes=1))
+
+
+def end_what_is_over(scene: Scene) -> None:
+    end_pauses()
+
+
+def limit_the_backlog(scene: Scene) -> None:
+    make_tenant()
+    Tenant.objects.filter(slug="acme").update(max_backlog=5)
+
+
 def lapse_lease(scene: Scene) -> None:
     """Its time is over for everybody."""
     past = Now() - timedelta(minutes=1)
@@ -298,6 +323,16 @@ def ask_to_stop_and_lapse(scene: Scene) -> None:
 STORIES: dict[str, Sequence[Story]] = {
     "submit._store_together": [
         Story(act=submit_two, start=Start.MISSING, repeats=True, before=ONCE, after=ONCE)
+    ],
+    "submit._submit_within_backlog": [
+        Story(
+            act=submit,
+            start=Start.MISSING,
+            prepare=limit_the_backlog,
+            repeats=True,
+            before=ONCE,
+            after=ONCE,
+        )
     ],
     "submit._new_route": [
         Story(
@@ -469,6 +504,13 @@ STORIES: dict[str, Sequence[Story]] = {
     ],
     "scheduler.Scheduler._ensure_partitions": [
         Story(act=make_partitions, prepare=drop_the_last_partition, before=ONCE, after=ONCE)
+    ],
+    "pausing.pause": [Story(act=pause_a_lane, repeats=True, before=ONCE, after=ONCE)],
+    "pausing.resume": [
+        Story(act=resume_the_lane, prepare=pause_a_lane, repeats=True, before=ONCE, after=ONCE)
+    ],
+    "pausing.end_pauses": [
+        Story(act=end_what_is_over, prepare=pause_is_over, before=ONCE, after=ONCE)
     ],
     "credentials.create_token": [Story(act=make_token, repeats=True, before=ONCE, after=ONCE)],
 }

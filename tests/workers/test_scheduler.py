@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from datetime import timedelta
@@ -9,10 +10,11 @@ from datetime import timedelta
 import pytest
 from django.db import OperationalError, connection
 
+from jobs import telemetry
 from jobs.clock import database_now
 from jobs.conf import conf
 from jobs.database import rows
-from jobs.models import DueEntry, Job, JobEvent, Lease, SchedulerNode, Shard
+from jobs.models import DueEntry, Job, JobEvent, Lease, Pause, SchedulerNode, Shard
 from jobs.queries.catalog import forget
 from jobs.services.dispatch import dispatch
 from jobs.states import Place
@@ -276,3 +278,22 @@ def test_two_schedulers_share_and_publish_each_job_once(run):
         lambda: len(set(Shard.objects.values_list("owner", flat=True))) == 2, f"shared: {owners}"
     )
     assert_balanced()
+
+
+def test_a_turn_takes_away_pauses_whose_time_is_over_and_tells_of_them(caplog):
+    now = database_now()
+    for lane, end in (("low", now - timedelta(seconds=1)), ("high", now + timedelta(hours=1))):
+        Pause.objects.create(
+            kind="lane", target=lane, reason="billing run", paused_by="user:anna", resume_at=end
+        )
+    scheduler = Scheduler(shards=all_shards())
+    with caplog.at_level(logging.INFO):
+        scheduler.run_once()
+    assert [pause.target for pause in Pause.objects.all()] == ["high"]
+    told = [(one.kind, one.target, one.paused_by) for one in caplog.records
+            if one.getMessage() == telemetry.PAUSE_ENDED]  # fmt: skip
+    assert told == [("lane", "low", "user:anna")]
+    Pause.objects.update(resume_at=now)
+    scheduler._ownership.give_up()
+    Scheduler(shards=all_shards()[1:]).run_once()  # whoever has shard 0 does it
+    assert Pause.objects.exists()

@@ -8,9 +8,16 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from workers.dk import history
+from jobs.services.pausing import TARGETS
+from workers.dk import history, job
+from workers.dk.pausing import Pausable, Pauses
 
-NOUNS = {"history": history}
+NOUNS: dict[str, Any] = {
+    "history": history,
+    "job": job,
+    "pause": Pauses(),
+    **{kind.value: Pausable(kind) for kind in TARGETS},
+}
 
 
 class Command(BaseCommand):
