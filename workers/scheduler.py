@@ -14,7 +14,7 @@ from django.db import DatabaseError, InterfaceError
 from jobs import telemetry
 from jobs.conf import conf
 from jobs.database import commits, drop_if_gone, is_unavailable, rows
-from jobs.policies.demand import to_json
+from jobs.policies.demand import Stored, to_json
 from jobs.queries.candidates import seconds_to_next_due
 from jobs.services.dispatch import Dispatched, dispatch
 from jobs.services.fleet import report_demand
@@ -22,7 +22,7 @@ from jobs.services.memory import Memory
 from jobs.services.pausing import end_pauses
 from jobs.services.reaping import reap
 from jobs.transitions.events import scheduler_actor
-from jobs.transitions.limits import unpark_jobs
+from jobs.transitions.unpark import unpark_jobs
 from workers.listen import Listener
 from workers.loop import Loop
 from workers.ownership import Ownership
@@ -54,7 +54,7 @@ class Scheduler:
         self._actor = scheduler_actor(self.id)
         self._ownership = Ownership(self.id, shards)
         self._memory = Memory()
-        self._told: dict[str, dict[str, list[float]]] = {}
+        self._told: Stored = to_json({}, {})
         self._tell_at = self._unpark_at = 0.0
         self._rng = random.Random()
         self._once = once
@@ -169,12 +169,15 @@ class Scheduler:
 
     def _tell_demand(self, done: Dispatched, now: float) -> None:
         """Let other schedulers know what waits here: at once when it appears or is gone, else now and then."""
-        demand = to_json(done.demand)
-        if demand.keys() == self._told.keys() and (demand == self._told or now < self._tell_at):
+        if len(self._ownership.shards) == conf().shards:
+            return  # there is nobody to tell
+        news = to_json(done.demand, self._memory.published)
+        same_pools = news["due"].keys() == self._told["due"].keys()
+        if same_pools and (news == self._told or now < self._tell_at):
             return
         self._tell_at = now + DEMAND_SECONDS
-        report_demand(self.id, demand or None)
-        self._told = demand
+        report_demand(self.id, news)
+        self._told = news
 
     def _reap(self, turn: Turn) -> None:
         reaped = reap(shards=self._ownership.shards, actor=self._actor, rng=self._rng)

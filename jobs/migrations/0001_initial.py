@@ -827,7 +827,7 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(
                         condition=models.Q(("worker__isnull", True)),
-                        fields=["pool", "rank"],
+                        fields=["pool", "rank", "published_at"],
                         name="lease_to_take",
                     )
                 ],

@@ -91,7 +91,9 @@ class Lease(models.Model):
         ]
         indexes = [
             models.Index(
-                fields=["pool", "rank"], condition=Q(worker__isnull=True), name="lease_to_take"
+                fields=["pool", "rank", "published_at"],
+                condition=Q(worker__isnull=True),
+                name="lease_to_take",
             )
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jobs.policies.fairness import Group, Wall
 
@@ -32,6 +33,10 @@ def demand_of(
 ) -> dict[int, LaneDemand]:
     """Lane → what is left in these groups of one pool and could go if there were room.
 
+    >>> waiting = Group(3, "acme", deque([(5.0, "job"), (7.0, "job")]))
+    >>> demand_of([waiting], {"acme": 2.0}, {})
+    {3: LaneDemand(due=2, weight=2.0, rank=5.0)}
+
     Args:
         groups: What waits.
         weights: Tenant → weight; 1 where missing.
@@ -53,13 +58,38 @@ def demand_of(
     return demand
 
 
-def to_json(demand: Demand) -> dict[str, dict[str, list[float]]]:
-    """The stored form: pool → lane → [due, weight, rank]."""
-    return {
+type Place = tuple[int, int]  # pool, lane
+type Stored = dict[str, dict[str, Any]]
+
+
+def to_json(demand: Demand, published: Mapping[Place, int]) -> Stored:
+    """The stored form: pool → lane → [due, weight, rank]; and "pool/lane" → jobs published since this process began.
+
+    >>> to_json({1: {3: LaneDemand(2, 2.0, 5.0)}, 2: {}}, {(1, 3): 70})
+    {'due': {'1': {'3': [2, 2.0, 5.0]}}, 'published': {'1/3': 70}}
+    """
+    due = {
         str(pool): {str(lane): [one.due, one.weight, one.rank] for lane, one in lanes.items()}
         for pool, lanes in demand.items()
         if lanes
     }
+    counts = {f"{pool}/{lane}": count for (pool, lane), count in published.items()}
+    return {"due": due, "published": counts}
+
+
+def published_by(stored: object) -> dict[Place, int]:
+    """(pool, lane) → jobs published by the scheduler that wrote this; what cannot be read counts as nothing.
+
+    >>> published_by({"published": {"1/3": 70, "x": 1, "2/3": None}})
+    {(1, 3): 70}
+    """
+    counts = stored.get("published") if isinstance(stored, dict) else None
+    found: dict[Place, int] = {}
+    for name, count in counts.items() if isinstance(counts, dict) else ():
+        pool, _, lane = str(name).partition("/")
+        if pool.isdecimal() and lane.isdecimal() and isinstance(count, int):
+            found[int(pool), int(lane)] = count
+    return found
 
 
 def others_in(lane: int) -> Hashable:
@@ -86,14 +116,15 @@ def groups_of_others(
             known.weight += weight
             known.rank = min(known.rank, rank)
     groups = [
-        Group(lane, others_in(lane), deque([(one.rank, None)] * min(one.due, 1000)))
+        Group(lane, others_in(lane), deque([(one.rank, None)] * min(one.due, 1000)), stand_in=True)
         for lane, one in lanes.items()
     ]
     return groups, {others_in(lane): one.weight for lane, one in lanes.items()}
 
 
 def _readable(stored: object, pool: int) -> Iterable[tuple[int, int, float, float]]:
-    lanes = stored.get(str(pool)) if isinstance(stored, dict) else None
+    pools = stored.get("due") if isinstance(stored, dict) else None
+    lanes = pools.get(str(pool)) if isinstance(pools, dict) else None
     for lane, values in lanes.items() if isinstance(lanes, dict) else ():
         try:
             due, weight, rank = values

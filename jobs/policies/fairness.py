@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Any
+from typing import Any, NamedTuple
 
 type Wall = (
     Hashable  # a limit that several groups stand before: ("tenant", 7), ("handler", "mail.send")
@@ -28,6 +28,7 @@ class Group:
         more: There may be others behind `items` that are not known yet.
         walls: Limits it counts against.
         rank: Of the next item, or of the last one known.
+        stand_in: It stands for work that somebody else will give out.
     """
 
     lane: int
@@ -36,6 +37,7 @@ class Group:
     more: bool = False
     walls: tuple[Wall, ...] = ()
     rank: float = -math.inf
+    stand_in: bool = False
 
     def settle(self) -> bool:
         """Bring `rank` up to date; False when nothing is left."""
@@ -76,11 +78,36 @@ class Turns:
             one: turn for one, turn in self.next.items() if turn > now or one in self.present
         }
 
-    def serve(self, tenant: Hashable, weight: float) -> None:
-        """It has been given one slot."""
+    def serve(self, tenant: Hashable, weight: float, *, stand_in: bool = False) -> None:
+        """It has been given one slot. A stand-in's is a guess: it counts until this choice is made."""
         turn = self.next[tenant]
-        self.now = max(self.now, turn)
+        if not stand_in:
+            self.now = max(self.now, turn)
         self.next[tenant] = turn + 1.0 / weight
+
+    def correct(
+        self, stand_in: Hashable, weight: float, *, guessed: int = 0, real: int = 0
+    ) -> None:
+        """Put what a stand-in was really given in the place of what was guessed."""
+        if stand_in in self.next:
+            self.next[stand_in] += (real - guessed) / weight
+
+
+class Pick(NamedTuple):
+    """One item that was chosen.
+
+    Attributes:
+        group: Where it was.
+        item: What the caller put there.
+        reserved: It fills the reserve of its lane.
+        ahead: Seconds by which its own rank is behind the one that its lane was chosen by: what has been chosen must
+            be taken in this order, or the oldest tenant's next items would always be taken first.
+    """
+
+    group: Group
+    item: Any
+    reserved: bool
+    ahead: float
 
 
 @dataclass(slots=True)
@@ -88,14 +115,14 @@ class Picks:
     """What `pick` chose, and what stood in the way of the rest.
 
     Attributes:
-        chosen: (group, item, whether it fills the lane's reserve), in the order of choice.
+        chosen: In the order of choice.
         wanting: The group that comes next and whose next item is not known; the choice ends before it.
         full: Something was left for want of room.
         walled: Limits that held something back.
         kept: Lanes held back by the reserves of others.
     """
 
-    chosen: list[tuple[Group, Any, bool]] = field(default_factory=list)
+    chosen: list[Pick] = field(default_factory=list)
     wanting: Group | None = None
     full: bool = False
     walled: set[Wall] = field(default_factory=set)
@@ -133,7 +160,7 @@ def pick(
 
     >>> urgent = Group(1, "a", deque([(5.0, "u")]))
     >>> normal = Group(3, "a", deque([(2.0, "n1"), (9.0, "n2")]))
-    >>> [item for _, item, _ in pick([urgent, normal], room=2, turns={}).chosen]
+    >>> [one.item for one in pick([urgent, normal], room=2, turns={}).chosen]
     ['n1', 'u']
     """
     picks, walls, held = Picks(), {} if walls is None else walls, held or {}
@@ -158,7 +185,8 @@ def pick(
         if not group.items:
             picks.wanting = group
             return picks
-        picks.chosen.append((group, group.items.popleft()[1], mine > 0))
+        rank, item = group.items.popleft()
+        picks.chosen.append(Pick(group, item, mine > 0, max(0.0, rank - ranks[number])))
         left -= 1
         if mine:
             unfilled[number] -= 1
@@ -166,10 +194,10 @@ def pick(
         for wall in group.walls:
             if wall in walls:
                 walls[wall] -= 1
-        if (rank := lanes[number].serve()) is None:
+        if (next_rank := lanes[number].serve()) is None:
             del ranks[number]
         else:
-            ranks[number] = rank
+            ranks[number] = next_rank
     picks.full = any(lanes[number].rank() is not None for number in ranks)
     return picks
 
@@ -198,6 +226,11 @@ def _next_lane(ranks: dict[int, float], unfilled: Mapping[int, int]) -> int:
     if any(unfilled.values()) and (below := [number for number in ranks if unfilled.get(number)]):
         return min(below, key=ranks.__getitem__)
     return min(ranks, key=ranks.__getitem__)
+
+
+def _whole_slots(share: float) -> int:
+    """A small share is rounded up, for the slot that is rounded off would be much of it; a large one to the nearest."""
+    return max(1, math.ceil(share - 1e-9) if share < 4 else round(share))
 
 
 @dataclass(slots=True, eq=False)
@@ -237,6 +270,7 @@ class _Lane:
         self._by_turn: list[tuple[bool, float, float, int, _Tenant]] = []
         self._turns = Turns()
         self._chosen = _Tenant(None, 0)
+        self._chosen_group = Group(0, None, deque())
 
     def add(self, group: Group) -> None:
         tenant = self._tenants.get(group.tenant)
@@ -268,7 +302,7 @@ class _Lane:
             slots = room + sum(tenant.held for tenant in able.values())
             whole = sum(tenant.weight for tenant in able.values())
             for tenant in able.values():
-                tenant.share = max(1, math.ceil(slots * tenant.weight / whole - 1e-9))
+                tenant.share = _whole_slots(slots * tenant.weight / whole)
         for key, tenant in able.items():
             self._by_rank.append((ranks[key], tenant.order, tenant))
             self._by_turn.append(self._turn(tenant, ranks[key]))
@@ -299,15 +333,15 @@ class _Lane:
             elif (now := self._turn(tenant, rank)) != entry:
                 heapreplace(self._by_turn, now)
             else:
-                self._chosen = tenant
-                return tenant.heads[0][2]
+                self._chosen, self._chosen_group = tenant, tenant.heads[0][2]
+                return self._chosen_group
         return None
 
     def serve(self) -> float | None:
         """Count the item just taken from the group of `next`; gives the lane's rank now."""
         tenant = self._chosen
         tenant.held += 1
-        self._turns.serve(tenant.key, tenant.weight)
+        self._turns.serve(tenant.key, tenant.weight, stand_in=self._chosen_group.stand_in)
         return self.rank()
 
     def _turn(self, tenant: _Tenant, rank: float) -> tuple[bool, float, float, int, _Tenant]:

@@ -153,7 +153,7 @@ class _Run:
             reserves=self._settings.reserves.get(pool),
             walls=walls,
         )
-        for _, one, _ in picks.chosen:
+        for one in [chosen.item for chosen in picks.chosen]:
             begins = now + self._settings.overhead_seconds
             self._free[pool] -= 1
             self._held[pool][one.lane, one.tenant] += 1

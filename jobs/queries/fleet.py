@@ -116,17 +116,18 @@ def held_leases(*, shards: Sequence[int], mine: Sequence[int]) -> list[Held]:
 
 
 DEMANDS = f"""
-select demand::text from jobs_schedulernode where id <> %(me)s and demand is not null and expires_at > {NOW_SQL}"""
+select id, demand::text from jobs_schedulernode where id <> %(me)s and demand is not null and expires_at > {NOW_SQL}"""
 
 
-def demands_of_others(*, me: UUID, now: datetime | None = None) -> list[object]:
-    """What other live schedulers say that waits in their shards, as they wrote it.
+def demands_of_others(*, me: UUID, now: datetime | None = None) -> dict[UUID, object]:
+    """Other live scheduler → what it says of its shards and its work, as it wrote it.
 
     Args:
         me: The scheduler that asks.
         now: Aware UTC; default is the database clock.
     """
-    return [stored_json(text) for (text,) in rows(DEMANDS, {"me": me, "now": now}, hot=True)]
+    found = rows(DEMANDS, {"me": me, "now": now}, hot=True)
+    return {scheduler: stored_json(text) for scheduler, text in found}
 
 
 TOKENS = f"""

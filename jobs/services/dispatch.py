@@ -64,7 +64,7 @@ def dispatch(
         if load.pool_id in found.pools
     }
     alone = len(shards) >= conf().shards
-    others = [] if alone else demands_of_others(me=scheduler_id, now=now)
+    others = {} if alone else demands_of_others(me=scheduler_id, now=now)
     actor = scheduler_actor(scheduler_id)
     turn = _Turn(found, loads, others, shards=shards, memory=memory, actor=actor, now=now)
     try:
@@ -81,14 +81,15 @@ class _Turn:
         self,
         found: Catalog,
         loads: Mapping[int, PoolLoad],
-        others: list[object],
+        others: Mapping[UUID, object],
         *,
         shards: Sequence[int],
         memory: Memory,
         actor: str,
         now: datetime | None,
     ) -> None:
-        self._found, self._loads, self._others = found, loads, others
+        self._found, self._loads, self._others = found, loads, list(others.values())
+        self._by_others = memory.published_by_others(others)
         self._shards, self._memory, self._actor, self._now = shards, memory, actor, now
         self._done = Dispatched()
         self._at = max((load.read_at for load in loads.values()), default=0.0)
@@ -98,7 +99,8 @@ class _Turn:
             if found.is_paused(Pause.Kind.POOL, found.pools[pool_id].name):
                 self._saw([("pool_paused", pool_id)])
                 continue
-            window = memory.observed(load)
+            theirs = sum(n for (pool, _), n in self._by_others.items() if pool == pool_id)
+            window = memory.observed(load, by_others=theirs)
             self._free[pool_id] = max(0, load.free_slots - load.published)
             # Work published ahead is taken whatever its lane: with reserves, only into slots that are free.
             self._room[pool_id] = (
@@ -127,6 +129,7 @@ class _Turn:
                 terms,
                 self._memory,
                 self._others,
+                self._by_others,
                 shards=self._shards,
                 actor=self._actor,
                 at=self._at,
@@ -155,7 +158,7 @@ class _Turn:
                 exclusive=self._found.pools[pool_id].exclusive_labels,
                 handlers=self._loads[pool_id].handlers,
             )
-            for pool_id in self._room
+            for pool_id in self._loads
         ]
         pauses = Pauses(self._found)
         ways: dict[int, list[int]] = {}
@@ -163,12 +166,13 @@ class _Turn:
         for key, group in self._memory.backlog.groups.items():
             if key.route not in ways:
                 route = self._found.routes.get(key.route)
-                ways[key.route] = able_pools(route.labels, route.handler, offers) if route else []
+                able = able_pools(route.labels, route.handler, offers) if route else []
+                ways[key.route] = [pool_id for pool_id in able if pool_id in self._room]
+                if not able:
+                    self._saw([("no_live_worker", key.route)])
             if (reason := pauses.of(key)) is not None:
                 self._saw([reason])
-            elif not ways[key.route]:
-                self._saw([("no_live_worker", key.route)])
-            else:
+            elif ways[key.route]:
                 groups[key] = group
         return ways, groups
 

@@ -72,6 +72,6 @@ def retire_worker(worker_id: UUID) -> None:
 
 
 @commits
-def report_demand(scheduler_id: UUID, demand: dict[str, Any] | None) -> None:
-    """Tell the other schedulers what waits in the shards of this one; None: nothing does."""
+def report_demand(scheduler_id: UUID, demand: dict[str, Any]) -> None:
+    """Tell the other schedulers what waits in the shards of this one, and what it has published."""
     SchedulerNode.objects.filter(pk=scheduler_id).update(demand=demand)

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from jobs.conf import conf
-from jobs.policies.demand import groups_of_others, others_in
-from jobs.policies.fairness import Group, Picks, pick
+from jobs.policies.demand import Place, groups_of_others, others_in
+from jobs.policies.fairness import Group, Pick, Picks, pick
 from jobs.queries.candidates import DueRow, GroupKey
 from jobs.queries.catalog import Catalog
 from jobs.services.memory import Memory
@@ -51,6 +51,7 @@ class Publisher:
         terms: Terms,
         memory: Memory,
         others: Sequence[object],
+        by_others: Mapping[Place, int],
         *,
         shards: Sequence[int],
         actor: str,
@@ -58,7 +59,8 @@ class Publisher:
         now: datetime | None,
         done: Publishing,
     ) -> None:
-        """`at` is database time in seconds; what happens is counted in `done`."""
+        """`by_others` is what they published since the last turn, `at` database time; what happens goes into `done`."""
+        self._by_others = by_others
         self._found, self._terms, self._memory, self._others = found, terms, memory, others
         self._shards, self._actor, self._at, self._now = shards, actor, at, now
         self._done = done
@@ -90,18 +92,25 @@ class Publisher:
             return 0
         others, weights = groups_of_others(self._others, pool_id)
         held = self._held(pool_id, groups, others, room)
+        turns = self._memory.turns.setdefault(pool_id, {})
+        for lane, turn in turns.items():
+            weight = weights.get(others_in(lane), 1.0)
+            turn.correct(others_in(lane), weight, real=self._by_others.get((pool_id, lane), 0))
         keys, given = {id(group): key for key, group in groups.items()}, 0
         for fetches_left in range(FETCH_ROUNDS, -1, -1):
             picks = pick(
                 [*groups.values(), *others],
                 room=min(room, conf().claim_batch),
-                turns=self._memory.turns.setdefault(pool_id, {}),
+                turns=turns,
                 weights={**self._terms.weights, **weights},
                 held=held,
                 reserves=self._found.reserves.get(pool_id),
                 walls=self._terms.walls,
             )
-            held.update((group.lane, group.tenant) for group, _, _ in picks.chosen)
+            held.update((one.group.lane, one.group.tenant) for one in picks.chosen)
+            guesses = Counter(one.group.lane for one in picks.chosen if one.group.stand_in)
+            for lane, count in guesses.items():
+                turns[lane].correct(others_in(lane), weights[others_in(lane)], guessed=count)
             refused = self._claim(pool_id, picks, homes or {})
             room -= len(picks.chosen) - refused
             given += len(picks.chosen) - refused
@@ -161,10 +170,10 @@ class Publisher:
 
     def _claim(self, pool_id: int, picks: Picks, homes: Mapping[int, str]) -> int:
         """Claim what was chosen; how many of it a limit has refused."""
-        chosen = [(row, reserved) for _, row, reserved in picks.chosen if row is not None]
+        chosen = [one for one in picks.chosen if not one.group.stand_in]
         if not chosen:
             return 0
-        found: list[DueRow] = [row for row, _ in chosen]
+        found: list[DueRow] = [one.item for one in chosen]
         claimed = claim_batch(
             shards=self._shards,
             job_ids=[row.job_id for row in found],
@@ -175,17 +184,23 @@ class Publisher:
             now=self._now,
         )
         self._memory.windows[pool_id].publish(claimed.published)
+        lanes = Counter(row.key.lane for row in found)
+        for (
+            lane,
+            count,
+        ) in lanes.items():  # a lost one counts too: it is rare, and only delays our next turn
+            self._memory.published[pool_id, lane] += count
         self._memory.full_keys |= claimed.full_keys
         self._done.published += claimed.published
         self._done.lost += claimed.lost
         return claimed.refused
 
     def _items(
-        self, pool_id: int, chosen: Sequence[tuple[DueRow, bool]], homes: Mapping[int, str]
+        self, pool_id: int, chosen: Sequence[Pick], homes: Mapping[int, str]
     ) -> dict[UUID, dict[str, Any]]:
         """What the claim must know of single jobs; most need nothing."""
         items: dict[UUID, dict[str, Any]] = {}
-        for row, reserved in chosen:
+        for _, row, reserved, ahead in chosen:
             told: dict[str, Any] = {}
             if home := homes.get(row.key.route):
                 told["home"] = home
@@ -193,10 +208,11 @@ class Publisher:
                 told["waited"] = waits
             if reserved:
                 told["reserve"] = True
+                ahead += RESERVED_AHEAD_SECONDS
             if told:
                 items[row.job_id] = {"told": told}
-            if reserved:
-                items[row.job_id]["ahead"] = RESERVED_AHEAD_SECONDS
+            if ahead:
+                items.setdefault(row.job_id, {})["ahead"] = ahead
         return items
 
     def _waits(self, pool_id: int, row: DueRow) -> dict[str, float]:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from jobs.clock import NOW_SQL
 from jobs.conf import conf
-from jobs.database import commits, rows
+from jobs.database import rows
 
 PARK_PAGE = 1000
 
@@ -96,7 +96,7 @@ def _within_running(job_ids: Sequence[UUID], limits: Limits) -> list[UUID]:
     if not tenants:
         return list(job_ids)
     # A statement of its own: it sees what others committed while this one waited for the lock.
-    held = dict(rows(RUNNING, {"tenants": tenants, "everywhere": _everywhere()}))
+    held = dict(rows(RUNNING, {"tenants": tenants, "everywhere": everywhere()}))
     left = {tenant: limits.running[tenant] - held.get(tenant, 0) for tenant in tenants}
     return _first(job_ids, left, needs)
 
@@ -126,13 +126,14 @@ where entry.shard = any(%(shards)s) and entry.job_id = any(%(jobs)s::uuid[]) and
 # With each of them a page of what waits behind it in its group: one by one they would fill batch after batch.
 PARK = f"""
 with waiting as (
-    select behind.shard, behind.job_id from jobs_dueentry first cross join lateral (
+    select behind.shard, behind.job_id from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
+        select route_id, lane_id, priority, tenant_id, concurrency_key from jobs_dueentry entry
+        where entry.shard = mine.shard and entry.job_id = any(%(jobs)s::uuid[])) first cross join lateral (
         select shard, job_id from jobs_dueentry other
-        where other.shard = first.shard and other.route_id = first.route_id and other.lane_id = first.lane_id
+        where other.shard = mine.shard and other.route_id = first.route_id and other.lane_id = first.lane_id
             and other.priority = first.priority and other.tenant_id = first.tenant_id and not other.parked
             and other.concurrency_key = first.concurrency_key
         order by other.due_at limit {PARK_PAGE} for update skip locked) behind
-    where first.shard = any(%(shards)s) and first.job_id = any(%(jobs)s::uuid[])
 )
 update jobs_dueentry entry set parked = true from waiting
 where entry.shard = waiting.shard and entry.job_id = waiting.job_id returning entry.job_id"""
@@ -143,7 +144,7 @@ def _key_slots(
 ) -> tuple[dict[UUID, int], dict[UUID, tuple[int, str]]]:
     """Slots for those that find one, and the keys of those that do not."""
     params = {"shards": list(shards), "jobs": list(job_ids)}
-    held = rows(KEY_SLOTS, {**params, "everywhere": _everywhere()})
+    held = rows(KEY_SLOTS, {**params, "everywhere": everywhere()})
     found = {row[0]: row[1:] for row in held}
     free: dict[tuple[int, str], list[int]] = {}
     slots: dict[UUID, int] = {}
@@ -200,51 +201,6 @@ def _within_rates(job_ids: Sequence[UUID], limits: Limits, now: datetime | None)
     return admitted
 
 
-# Keys with waiting work, by a loose scan, and for each as many of its earliest entries as it has free slots.
-UNPARK = """
-with ready as (
-    select entry.job_id from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
-        with recursive key as (
-            (select tenant_id, concurrency_key from jobs_dueentry
-            where shard = mine.shard and parked order by tenant_id, concurrency_key limit 1)
-            union all
-            select behind.* from key as last cross join lateral (
-                select tenant_id, concurrency_key from jobs_dueentry
-                where shard = mine.shard and parked
-                    and (tenant_id, concurrency_key) > (last.tenant_id, last.concurrency_key)
-                order by tenant_id, concurrency_key limit 1) behind
-        )
-        select waiting.job_id from key
-        left join jobs_concurrencylimit own on own.tenant_id = key.tenant_id and own.key = key.concurrency_key
-        cross join lateral (
-            select job_id from jobs_dueentry
-            where shard = mine.shard and tenant_id = key.tenant_id and concurrency_key = key.concurrency_key and parked
-            order by due_at limit greatest(0, coalesce(own.slots, 1) - (select count(*) from jobs_lease
-                where shard = any(%(everywhere)s) and tenant_id = key.tenant_id
-                    and concurrency_key = key.concurrency_key))) waiting) entry
-), locked as (
-    select shard, job_id from jobs_dueentry
-    where shard = any(%(shards)s) and job_id = any(array(select job_id from ready)) and parked for update skip locked
-)
-update jobs_dueentry entry set parked = false from locked
-where entry.shard = locked.shard and entry.job_id = locked.job_id returning entry.job_id"""
-
-
-@commits
-def unpark_jobs(*, shards: Sequence[int]) -> int:
-    """Bring back parked entries whose concurrency key has a free slot, no more than it has. They stay scheduled.
-
-    Only a hint: the claim counts again under the key's lock, and parks once more what came too late.
-
-    Args:
-        shards: Shards of this scheduler.
-
-    Returns:
-        How many came back.
-    """
-    return len(rows(UNPARK, {"shards": list(shards), "everywhere": _everywhere()}))
-
-
-def _everywhere() -> list[int]:
+def everywhere() -> list[int]:
     """All shards: a tenant that is spread has leases in several, of several schedulers."""
     return list(range(conf().shards))

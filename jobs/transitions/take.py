@@ -24,7 +24,7 @@ with started as (
         select id from jobs_lease
         where shard = any(%(shards)s) and pool_id = %(pool)s and worker is null and not cancel_requested
             and route_id = any(array(select id from jobs_route where handler = any(%(handlers)s)))
-        order by rank limit %(limit)s for update skip locked))
+        order by rank, published_at limit %(limit)s for update skip locked))
     returning id, job_id, shard, tenant_id, route_id, attempt, token, seq
 ), told as (
     {

@@ -31,8 +31,8 @@ from jobs.services.requests import parse_request
 from jobs.services.submit import submit_jobs
 from jobs.states import TRANSITIONS, Place
 from jobs.transitions.cancel import cancel_job
-from jobs.transitions.limits import unpark_jobs
 from jobs.transitions.requeue import requeue_dead_letter
+from jobs.transitions.unpark import unpark_jobs
 from tests.factories import (
     SCHEDULER,
     SCHEDULER_ID,

@@ -34,9 +34,9 @@ from jobs.transitions.finish import (
     snooze_jobs,
 )
 from jobs.transitions.lease import expire_published, expire_started, extend_leases, release_jobs
-from jobs.transitions.limits import unpark_jobs
 from jobs.transitions.requeue import requeue_dead_letter
 from jobs.transitions.take import take_batch
+from jobs.transitions.unpark import unpark_jobs
 from tests.factories import BOOM, SCHEDULER, WORKER, all_shards, make_pool
 from tests.support.crowd import HANDLER, Member, make_crowd
 from tests.support.plans import Plan, fresh_plan, prepared_plan, statements_sent_by

@@ -27,7 +27,13 @@ from jobs.models import DueEntry, Handler, Job, Lease, Pause, SchedulerNode, Sha
 from jobs.policies.retry import RetryPolicy
 from jobs.services.credentials import create_token
 from jobs.services.dispatch import dispatch
-from jobs.services.fleet import advertise_handlers, ensure_pool, report_worker, retire_worker
+from jobs.services.fleet import (
+    advertise_handlers,
+    ensure_pool,
+    report_demand,
+    report_worker,
+    retire_worker,
+)
 from jobs.services.memory import Memory
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
 from jobs.services.pausing import end_pauses, pause, resume
@@ -36,6 +42,7 @@ from jobs.services.requests import parse_request
 from jobs.services.submit import _new_route, submit_job, submit_jobs
 from jobs.states import FINISHED
 from jobs.transitions.take import Taken
+from jobs.transitions.unpark import unpark_jobs
 from tests.factories import (
     BOOM,
     SCHEDULER,
@@ -246,6 +253,18 @@ def a_worker_is_there(scene: Scene) -> None:
 
 def retire(scene: Scene) -> None:
     retire_worker(SOMEBODY)
+
+
+def tell_demand(scene: Scene) -> None:
+    report_demand(DEAD_SCHEDULER, {"due": {"1": {"3": [1.0, 1.0, 0.0]}}, "published": {}})
+
+
+def park(scene: Scene) -> None:
+    DueEntry.objects.update(parked=True, concurrency_key="key")
+
+
+def unpark(scene: Scene) -> None:
+    unpark_jobs(shards=all_shards())
 
 
 def own_shards(scene: Scene) -> None:
@@ -497,6 +516,8 @@ STORIES: dict[str, Sequence[Story]] = {
     "fleet.ensure_pool": [Story(act=start_a_pool, repeats=True, before=ONCE, after=ONCE)],
     "fleet.advertise_handlers": [Story(act=advertise, repeats=True, before=ONCE, after=ONCE)],
     "fleet.report_worker": [Story(act=report_alive, before=ONCE, after=ONCE)],
+    "fleet.report_demand": [Story(act=tell_demand, prepare=own_shards, before=ONCE, after=ONCE)],
+    "unpark.unpark_jobs": [Story(act=unpark, prepare=park, before=ONCE, after=ONCE)],
     "fleet.retire_worker": [Story(act=retire, prepare=report_alive, before=ONCE, after=ONCE)],
     "ownership.Ownership.refresh": [Story(act=own_shards, before=ONCE, after=ONCE)],
     "ownership.Ownership.give_up": [

@@ -113,6 +113,25 @@ def test_f21_i2_i8_shards_that_change_hands_while_batches_are_under_way_double_n
     assert_at_rest()
 
 
+def test_kf41_three_schedulers_share_eight_slots_by_the_weights_of_two_tenants(fleet):
+    """Their jobs wait in shards of different schedulers: 3 to 1 within 5 %, over 400 starts."""
+    heavy, light = make_tenant("heavy", weight=3), make_tenant("light")
+    for _ in range(3):
+        fleet.scheduler()
+    fleet.worker("--slots", "8")
+    fleet.ready()
+    due = database_now() + timedelta(seconds=2)
+    for tenant in (heavy, light):
+        submit_many(450, tenant=tenant.slug, seconds=0.1, due_at=due.isoformat())
+    owners = Shard.objects.filter(number__in=DueEntry.objects.values("shard"))
+    assert owners.values("owner").distinct().count() == 2
+    starts = JobEvent.objects.filter(kind="started").order_by("at")
+    fleet.until(lambda: starts.count() >= 400, "400 have started")
+    # The first moments are those in which the schedulers learn of each other.
+    counted = Counter(starts.values_list("tenant_id", flat=True)[20:400])
+    assert 0.70 <= counted[heavy.pk] / sum(counted.values()) <= 0.80
+
+
 def test_i15_background_work_under_ten_times_too_much_urgent_work_waits_as_long_as_the_lab_says(
     fleet,
 ):

@@ -62,7 +62,8 @@ def seam(committed, settings, monkeypatch):
     }
     conf.cache_clear()
     make_pool("plain")
-    make_pool("gpu", labels={"gpu": "a100", "region": "eu"})
+    # Exclusive: the model knows nothing of slots that are lent.
+    make_pool("gpu", labels={"gpu": "a100", "region": "eu"}, exclusive_labels={"gpu": "a100"})
     for kind in KINDS.values():
         make_handler(kind["handler"])
         labels = kind.get("labels", {})

@@ -37,7 +37,7 @@ def test_f61_a_storm_of_fifty_thousand_jobs_stays_under_the_cap_and_has_no_secon
         picks = pick([group], room=JOBS, turns=turns, walls={"handler": CAP})
         starts[second] = len(picks.chosen)
         # What pick hands out is the second part of an item: here the number of the attempt.
-        for _, attempt, _ in picks.chosen:
+        for attempt in [one.item for one in picks.chosen]:
             heappush(waiting, (second + delay_seconds(DEFAULT_POLICY, attempt, rng), attempt + 1))
     assert max(starts.values()) <= CAP
     mean = sum(starts.values()) / AWAY_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -28,10 +29,11 @@ def arrivals(tmp_path: Path) -> Path:
     return file
 
 
-def lab(file: Path, *options: str) -> dict:
+def lab(file: Path, *options: str) -> dict[str, Any]:
     out = StringIO()
     call_command("schedulelab", str(file), "--overhead", "0", "--json", *options, stdout=out)
-    return json.loads(out.getvalue())
+    report: dict[str, Any] = json.loads(out.getvalue())
+    return report
 
 
 def test_it_shows_what_other_head_starts_and_reserves_would_do_and_saves_nothing(arrivals):
