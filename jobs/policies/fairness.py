@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, NamedTuple
 
+STAND_IN_SLACK = 1.25
 type Wall = (
     Hashable  # a limit that several groups stand before: ("tenant", 7), ("handler", "mail.send")
 )
@@ -228,11 +229,6 @@ def _next_lane(ranks: dict[int, float], unfilled: Mapping[int, int]) -> int:
     return min(ranks, key=ranks.__getitem__)
 
 
-def _whole_slots(share: float) -> int:
-    """A small share is rounded up, for the slot that is rounded off would be much of it; a large one to the nearest."""
-    return max(1, math.ceil(share - 1e-9) if share < 4 else round(share))
-
-
 @dataclass(slots=True, eq=False)
 class _Tenant:
     """Groups of one tenant in one lane, by the rank of their next item."""
@@ -301,8 +297,12 @@ class _Lane:
         if len(able) > 1:
             slots = room + sum(tenant.held for tenant in able.values())
             whole = sum(tenant.weight for tenant in able.values())
+            # Beside the work of other schedulers turns are what is exact: what those hold is seen late.
+            stood_in = any(head[2].stand_in for tenant in able.values() for head in tenant.heads)
+            slack = STAND_IN_SLACK if stood_in else 1.0
             for tenant in able.values():
-                tenant.share = _whole_slots(slots * tenant.weight / whole)
+                share = slack * slots * tenant.weight / whole
+                tenant.share = max(1, math.ceil(share - 1e-9))
         for key, tenant in able.items():
             self._by_rank.append((ranks[key], tenant.order, tenant))
             self._by_turn.append(self._turn(tenant, ranks[key]))
