@@ -184,12 +184,10 @@ class Publisher:
             now=self._now,
         )
         self._memory.windows[pool_id].publish(claimed.published)
-        lanes = Counter(row.key.lane for row in found)
-        for (
-            lane,
-            count,
-        ) in lanes.items():  # a lost one counts too: it is rare, and only delays our next turn
-            self._memory.published[pool_id, lane] += count
+        # Which ones were lost or refused is not known by lane: their part of each.
+        real = claimed.published / len(found)
+        for lane, count in Counter(row.key.lane for row in found).items():
+            self._memory.published[pool_id, lane] += round(count * real)
         self._memory.full_keys |= claimed.full_keys
         self._done.published += claimed.published
         self._done.lost += claimed.lost
@@ -200,12 +198,17 @@ class Publisher:
     ) -> dict[UUID, dict[str, Any]]:
         """What the claim must know of single jobs; most need nothing."""
         items: dict[UUID, dict[str, Any]] = {}
+        known: dict[tuple[object, ...], dict[str, float]] = {}  # jobs of a group come due together
         for _, row, reserved, ahead in chosen:
             told: dict[str, Any] = {}
             if home := homes.get(row.key.route):
                 told["home"] = home
-            if self._at - row.due > LATE_SECONDS and (waits := self._waits(pool_id, row)):
-                told["waited"] = waits
+            if self._at - row.due > LATE_SECONDS:
+                alike = row.key, row.concurrency_key, round(row.due, 1)
+                if alike not in known:
+                    known[alike] = self._waits(pool_id, row)
+                if known[alike]:
+                    told["waited"] = known[alike]
             if reserved:
                 told["reserve"] = True
                 ahead += RESERVED_AHEAD_SECONDS
