@@ -75,6 +75,14 @@ TransactionTestCase._fixture_teardown = empty_tables  # type: ignore[attr-define
 
 
 @pytest.fixture(autouse=True)
+def no_connection_of_others(request: pytest.FixtureRequest) -> None:
+    """A test without the database meets no open connection of an earlier one: merely looking at it would be refused."""
+    marked = request.node.get_closest_marker("django_db") is not None
+    if not marked and not {"db", "transactional_db"} & set(request.fixturenames):
+        connection.close()
+
+
+@pytest.fixture(autouse=True)
 def fresh_readings() -> Iterator[None]:
     """Each test reads the catalog and the settings anew: they are kept per process, its rows are not."""
     forget()
