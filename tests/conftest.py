@@ -78,7 +78,8 @@ TransactionTestCase._fixture_teardown = empty_tables  # type: ignore[attr-define
 def no_connection_of_others(request: pytest.FixtureRequest) -> None:
     """A test without the database meets no open connection of an earlier one: merely looking at it would be refused."""
     marked = request.node.get_closest_marker("django_db") is not None
-    if not marked and not {"db", "transactional_db"} & set(request.fixturenames):
+    asks = {"db", "transactional_db"} & set(request.fixturenames)
+    if not marked and not asks and not connection.in_atomic_block:
         connection.close()
 
 
