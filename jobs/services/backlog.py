@@ -81,7 +81,7 @@ class Backlog:
             found[row.key].append(row)
         for key, rows in found.items():
             group = self.groups[key]
-            group.items = _items(sorted(rows, key=_due), head_starts)
+            group.items = _items(sorted(rows, key=_place), head_starts)
             group.more = len(rows) >= limits[key]
 
     def drop_empty(self) -> None:
@@ -97,7 +97,7 @@ class Backlog:
         for row in rows:
             by_key.setdefault(row.key, []).append(row)
         merged = {
-            key: Group(key.lane, key.tenant, _items(sorted(found, key=_due), head_starts))
+            key: Group(key.lane, key.tenant, _items(sorted(found, key=_place), head_starts))
             for key, found in by_key.items()
         }
         for head in heads:
@@ -118,5 +118,5 @@ def _items(
     )
 
 
-def _due(row: DueRow) -> float:
-    return row.due
+def _place(row: DueRow) -> tuple[float, int]:
+    return row.due, row.job_id.int  # at one moment the older job first

@@ -256,7 +256,9 @@ def test_ctrl_c_before_anything_runs_is_quiet(run):
     early.until(lambda: "starting database" in early.said(), "it has begun")
     early.stop()
 
-    assert early.exit_code(within=60) == 1, early.tell()
+    # On a slow machine all had begun by then, and what was handed in was finished.
+    code = early.exit_code(within=60)
+    assert code == (0 if "books balance" in early.said() else 1), early.tell()
     # A killed initdb's own children notice a moment later.
     psutil.wait_procs(early.processes(), timeout=PATIENCE_SECONDS)
     assert early.processes() == []
