@@ -16,7 +16,7 @@ from jobs.conf import conf
 from jobs.policies.fairness import Group
 from jobs.queries.candidates import DueRow, GroupKey, due_groups, due_rows, group_rows
 
-SHALLOW_ROWS = 200  # so many due entries make a shard deep
+SHALLOW_ROWS = 64  # so many due entries make a shard deep
 DEEP_SECONDS = 2.0  # how long a deep shard counts as deep before it is tried as a whole again
 CHEAP_SECONDS = 0.005  # a look that costs less is made at every turn
 LOOK_SHARE = (
