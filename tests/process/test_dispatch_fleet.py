@@ -67,7 +67,8 @@ def test_f13_kf43_work_that_only_the_new_release_knows_waits_for_it_and_burns_no
     fleet.until(lambda: Worker.objects.filter(pid=old.pid).exists(), "the old release is there")
     Worker.objects.exclude(pid=old.pid).delete()  # the killed one no longer counts as alive
     jobs = submit_many(20, "probe.new")
-    fleet.until(lambda: finished(submit()), "the old release works")
+    plain = submit()
+    fleet.until(lambda: finished(plain), "the old release works")
     assert DueEntry.objects.filter(job__in=jobs).count() == 20
     again = fleet.worker("--slots", "4")
     fleet.until(lambda: finished(*jobs), "the new release has done it")
