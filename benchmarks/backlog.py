@@ -14,6 +14,7 @@ from unittest.mock import patch
 import psycopg
 
 from benchmarks.database import connect, row, true
+from benchmarks.depth import COLUMNS, NEW_ID
 from benchmarks.engines import READY_SECONDS, wait
 from benchmarks.handlers import NOOP
 from benchmarks.processes import running
@@ -32,10 +33,6 @@ LABELS = [{"k": f"r{n}"} for n in range(ROUTES)]
 COPY = """
 insert into {table} ({columns}) select {values} from {table}, generate_series(1, {copies}) copy
 where {key} = any(%(models)s::uuid[]) order by copy"""
-NEW_ID = "(lpad(to_hex(x'{ms}'::bigint + copy), 12, '0') || substr(replace({id}::text, '-', ''), 13))::uuid"
-COLUMNS = """
-select array_agg(quote_ident(attname) order by attnum) from pg_attribute
-where attrelid = %s::regclass and attnum > 0 and not attisdropped and attgenerated = ''"""
 
 
 def measure(
@@ -179,7 +176,7 @@ def _drain(link: psycopg.Connection, *, seconds: int) -> Figures:
             time.sleep(min(turn.pause, 0.05))
         (finished,) = row(link, "select count(*) from jobs_job where status = 'succeeded'")
         elapsed = time.perf_counter() - began
-    scheduler.stop()
+    scheduler._ownership.give_up()  # or the next run's scheduler is not alone
     return {
         "jobs_per_s": finished / elapsed,
         "ticks": len(ticks),

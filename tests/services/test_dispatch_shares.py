@@ -31,8 +31,6 @@ from jobs.queries.catalog import forget
 from jobs.services import backlog as backlogs
 from jobs.services.dispatch import Dispatched, dispatch
 from jobs.services.memory import Memory
-from jobs.services.requests import parse_request
-from jobs.services.submit import submit_jobs
 from jobs.transitions.finish import complete_jobs
 from jobs.transitions.take import take_batch
 from jobs.transitions.unpark import unpark_jobs
@@ -46,18 +44,12 @@ from tests.factories import (
     make_tenant,
     make_worker,
 )
+from tests.services.test_dispatch import make_many
 from tests.support.books import assert_balanced
 
 pytestmark = pytest.mark.django_db
 
 CROWD = int(os.environ.get("CROWD") or 10_000)  # 100,000 in a long run
-
-
-def make_many(count: int, *, tenant: Tenant | None = None, **fields: object) -> None:
-    make_handler(str(fields.setdefault("handler", "billing.charge")))
-    make_pool()
-    request = parse_request(fields)
-    submit_jobs(tenant=tenant or make_tenant(), requests=[request] * count, actor="token:test0001")
 
 
 def turn(memory: Memory | None = None, **given: object) -> Dispatched:
