@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
@@ -15,23 +16,43 @@ class Delays:
 
     Attributes:
         gap_seconds: Two sightings no further apart are one stretch.
+        kept_seconds: What has not been seen for so long is forgotten: there are as many reasons as concurrency keys.
+        since: The first sighting that is still remembered.
     """
 
     gap_seconds: float
+    kept_seconds: float = 3600.0
+    since: float = math.inf
     _stretches: dict[Hashable, deque[list[float]]] = field(default_factory=dict)
+    _sweep_at: float = math.inf
 
     def saw(self, reason: Hashable, at: float) -> None:
-        """It holds something back at this moment (seconds; never before an earlier call)."""
+        """It holds something back at this moment (seconds; never before an earlier call).
+
+        >>> delays = Delays(gap_seconds=2, kept_seconds=100)
+        >>> delays.saw("full", 10)
+        >>> delays.saw("paused", 150)
+        >>> delays.between(["full", "paused"], 0, 200), delays.since
+        ({}, 150)
+        """
+        if at >= self._sweep_at:
+            self._sweep(at)
+        if not self._stretches:
+            self.since, self._sweep_at = at, at + self.kept_seconds / 10
         stretches = self._stretches.setdefault(reason, deque(maxlen=KEPT_STRETCHES))
         if stretches and at - stretches[-1][1] <= self.gap_seconds:
             stretches[-1][1] = at
         else:
             stretches.append([at, at])
 
-    def forget(self, before: float) -> None:
-        """Drop reasons that have not been seen since."""
-        for reason in [one for one, kept in self._stretches.items() if kept[-1][1] < before]:
-            del self._stretches[reason]
+    def _sweep(self, at: float) -> None:
+        self._stretches = {
+            reason: kept
+            for reason, kept in self._stretches.items()
+            if at - kept[-1][1] <= self.kept_seconds
+        }
+        self.since = min((kept[0][0] for kept in self._stretches.values()), default=math.inf)
+        self._sweep_at = at + self.kept_seconds / 10
 
     def between(
         self, reasons: Iterable[Hashable], start: float, end: float
@@ -46,10 +67,10 @@ class Delays:
         """
         found = {}
         for reason in reasons:
-            seconds = sum(
-                max(0, min(until, end) - max(since, start))
-                for since, until in self._stretches.get(reason, ())
-            )
-            if seconds > 0:
-                found[reason] = seconds
+            if stretches := self._stretches.get(reason):
+                seconds = sum(
+                    max(0, min(until, end) - max(since, start)) for since, until in stretches
+                )
+                if seconds > 0:
+                    found[reason] = seconds
         return found

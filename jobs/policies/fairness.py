@@ -165,9 +165,10 @@ def pick(
     ['n1', 'u']
     """
     picks, walls, held = Picks(), {} if walls is None else walls, held or {}
-    lanes = _lanes(groups, walls, picks)
-    for number, lane in lanes.items():
-        lane.open(number, turns.setdefault(number, Turns()), room, weights or {}, held)
+    lanes: dict[int, _Lane] = {}
+    for number, heads in _heads(groups).items():
+        lanes[number] = _Lane(heads, turns.setdefault(number, Turns()), walls, picks)
+        lanes[number].open(number, room, weights or {}, held)
     unfilled = _unfilled(reserves or {}, held)
     kept, left = sum(unfilled.values()), room
     ranks = {number: rank for number, lane in lanes.items() if (rank := lane.rank()) is not None}
@@ -203,14 +204,23 @@ def pick(
     return picks
 
 
-def _lanes(groups: Iterable[Group], walls: dict[Wall, float], picks: Picks) -> dict[int, _Lane]:
-    lanes: dict[int, _Lane] = {}
-    for group in groups:
-        if group.settle():
-            if group.lane not in lanes:
-                lanes[group.lane] = _Lane(walls, picks)
-            lanes[group.lane].add(group)
-    return lanes
+def _heads(groups: Iterable[Group]) -> dict[int, dict[Hashable, list[_Head]]]:
+    """Lane → tenant → its groups that have anything left. Runs once for every group: nothing is called here."""
+    heads: dict[int, dict[Hashable, list[_Head]]] = {}
+    for order, group in enumerate(groups):
+        if group.items:
+            group.rank = group.items[0][0]
+        elif not group.more:
+            continue
+        lane = heads.get(group.lane)
+        if lane is None:
+            lane = heads[group.lane] = {}
+        known = lane.get(group.tenant)
+        if known is None:
+            lane[group.tenant] = [(group.rank, order, group)]
+        else:
+            known.append((group.rank, order, group))
+    return heads
 
 
 def _unfilled(
@@ -224,18 +234,27 @@ def _unfilled(
 
 def _next_lane(ranks: dict[int, float], unfilled: Mapping[int, int]) -> int:
     """The lane with the smallest rank, those below their reserve first. There are few lanes."""
-    if any(unfilled.values()) and (below := [number for number in ranks if unfilled.get(number)]):
+    if len(ranks) == 1:
+        return next(iter(ranks))
+    if (
+        unfilled
+        and any(unfilled.values())
+        and (below := [number for number in ranks if unfilled.get(number)])
+    ):
         return min(below, key=ranks.__getitem__)
     return min(ranks, key=ranks.__getitem__)
 
 
+type _Head = tuple[float, int, Group]  # rank, order of arrival (decides between equals), group
+
+
 @dataclass(slots=True, eq=False)
 class _Tenant:
-    """Groups of one tenant in one lane, by the rank of their next item."""
+    """Groups of one tenant in one lane, a heap by the rank of their next item."""
 
     key: Hashable
     order: int  # of arrival: decides between equals
-    heads: list[tuple[float, int, Group]] = field(default_factory=list)
+    heads: list[_Head]
     weight: float = 1.0
     held: int = 0
     share: float = math.inf
@@ -244,68 +263,67 @@ class _Tenant:
         """Rank of its next item; what stands before a used-up limit is dropped on the way."""
         heads = self.heads
         while heads:
-            group = heads[0][2]
-            closed = [wall for wall in group.walls if walls.get(wall, 1) < 1]
-            if not closed and group.settle():
-                if group.rank == heads[0][0]:
-                    return group.rank
-                heapreplace(heads, (group.rank, heads[0][1], group))
-                continue
-            picks.walled.update(closed)
-            heappop(heads)
+            listed, order, group = heads[0]
+            if group.walls and (
+                closed := [wall for wall in group.walls if walls.get(wall, 1) < 1]
+            ):
+                picks.walled.update(closed)
+                heappop(heads)
+            elif not group.settle():
+                heappop(heads)
+            elif group.rank == listed:
+                return listed
+            else:
+                heapreplace(heads, (group.rank, order, group))
         return None
 
 
 class _Lane:
     """One lane's due work. Two heaps of tenants, by rank and by turn; old entries are dropped when they come up."""
 
-    def __init__(self, walls: dict[Wall, float], picks: Picks) -> None:
-        self._walls, self._picks = walls, picks
-        self._tenants: dict[Hashable, _Tenant] = {}
+    def __init__(
+        self,
+        heads: Mapping[Hashable, list[_Head]],
+        turns: Turns,
+        walls: dict[Wall, float],
+        picks: Picks,
+    ) -> None:
+        self._turns, self._walls, self._picks = turns, walls, picks
+        self._tenants = [_Tenant(key, n, heads[key]) for n, key in enumerate(heads)]
         self._by_rank: list[tuple[float, int, _Tenant]] = []
         self._by_turn: list[tuple[bool, float, float, int, _Tenant]] = []
-        self._turns = Turns()
-        self._chosen = _Tenant(None, 0)
+        self._chosen = _Tenant(None, 0, [])
         self._chosen_group = Group(0, None, deque())
-
-    def add(self, group: Group) -> None:
-        tenant = self._tenants.get(group.tenant)
-        if tenant is None:
-            tenant = _Tenant(group.tenant, len(self._tenants))
-            self._tenants[group.tenant] = tenant
-        tenant.heads.append((group.rank, len(tenant.heads), group))
 
     def open(
         self,
         number: int,
-        turns: Turns,
         room: int,
         weights: Mapping[Hashable, float],
         held: Mapping[tuple[int, Hashable], int],
     ) -> None:
-        """Everything has been added: work out shares, and put everybody in line."""
-        self._turns = turns
-        ranks: dict[Hashable, float] = {}
-        for tenant in self._tenants.values():
-            heapify(tenant.heads)
-            tenant.weight = weights.get(tenant.key, 1.0)
-            tenant.held = held.get((number, tenant.key), 0)
+        """Work out shares, and put everybody in line."""
+        turns, able = self._turns, []
+        for tenant in self._tenants:
+            if len(tenant.heads) > 1:
+                heapify(tenant.heads)
             if (rank := tenant.rank(self._walls, self._picks)) is not None:
-                ranks[tenant.key] = rank
-        able = {key: self._tenants[key] for key in ranks}
-        turns.join({key: tenant.weight for key, tenant in able.items()})
+                tenant.weight = weights.get(tenant.key, 1.0)
+                tenant.held = held.get((number, tenant.key), 0)
+                able.append(tenant)
+                self._by_rank.append((rank, tenant.order, tenant))
+        turns.join({tenant.key: tenant.weight for tenant in able})
         if len(able) > 1:
-            slots = room + sum(tenant.held for tenant in able.values())
-            whole = sum(tenant.weight for tenant in able.values())
+            slots = room + sum(tenant.held for tenant in able)
+            whole = sum(tenant.weight for tenant in able)
             # Beside the work of other schedulers turns are what is exact: what those hold is seen late.
-            stood_in = any(head[2].stand_in for tenant in able.values() for head in tenant.heads)
+            stood_in = any(head[2].stand_in for tenant in able for head in tenant.heads)
             slack = STAND_IN_SLACK if stood_in else 1.0
-            for tenant in able.values():
+            for tenant in able:
                 share = slack * slots * tenant.weight / whole
                 tenant.share = max(1, math.ceil(share - 1e-9))
-        for key, tenant in able.items():
-            self._by_rank.append((ranks[key], tenant.order, tenant))
-            self._by_turn.append(self._turn(tenant, ranks[key]))
+        for rank, _, tenant in self._by_rank:
+            self._by_turn.append(self._turn(tenant, rank))
         heapify(self._by_rank)
         heapify(self._by_turn)
 

@@ -199,14 +199,16 @@ class Publisher:
         """What the claim must know of single jobs; most need nothing."""
         items: dict[UUID, dict[str, Any]] = {}
         known: dict[tuple[object, ...], dict[str, float]] = {}  # jobs of a group come due together
+        since = self._memory.delays.since
         for _, row, reserved, ahead in chosen:
             told: dict[str, Any] = {}
             if home := homes.get(row.key.route):
                 told["home"] = home
             if self._at - row.due > LATE_SECONDS:
-                alike = row.key, row.concurrency_key, round(row.due, 1)
+                begin = max(since, round(row.due, 1))
+                alike = row.key, row.concurrency_key, begin
                 if alike not in known:
-                    known[alike] = self._waits(pool_id, row)
+                    known[alike] = self._waits(pool_id, row, begin)
                 if known[alike]:
                     told["waited"] = known[alike]
             if reserved:
@@ -218,8 +220,8 @@ class Publisher:
                 items.setdefault(row.job_id, {})["ahead"] = ahead
         return items
 
-    def _waits(self, pool_id: int, row: DueRow) -> dict[str, float]:
-        """Code of what held the job back → seconds of its waiting in which that was seen."""
+    def _waits(self, pool_id: int, row: DueRow, begin: float) -> dict[str, float]:
+        """Code of what held the job back → seconds of its waiting, from `begin` on, in which that was seen."""
         key = row.key
         route = self._found.routes[key.route]
         reasons: list[Hashable] = [
@@ -235,7 +237,7 @@ class Publisher:
             ("no_live_worker", key.route),
             ("concurrency_key", key.tenant, row.concurrency_key),
         ]
-        seen = self._memory.delays.between(reasons, row.due, self._at)
+        seen = self._memory.delays.between(reasons, begin, self._at)
         return {reason[0]: round(seconds, 1) for reason, seconds in seen.items()}  # type: ignore[index]
 
     def _note(self, pool_id: int, picks: Picks, *, still_room: bool) -> None:
