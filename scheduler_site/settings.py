@@ -6,6 +6,7 @@ Set DATABASE_URL and DUEKEEPER_SECRET_KEY; the rest has defaults fit for product
 from __future__ import annotations
 
 import sys
+import zoneinfo
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,9 @@ JOBS = environment.typed_values(env, FIELDS)
 
 USE_TZ = True
 TIME_ZONE = "UTC"
+# Zone data comes from the pinned package alone: what the operating system has differs from host to host.
+zoneinfo.reset_tzpath(to=())
+zoneinfo.ZoneInfo.clear_cache()
 LANGUAGE_CODE = "en"
 USE_I18N = True
 
