@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from jobs.policies.cron import DAY, EPOCH
+from jobs.policies.intervals import Every
 from jobs.policies.zones import WIDEST_SECONDS, Shift, offset, shifts
 
 FIRST = 0  # 1970-01-01T00:00:00Z
@@ -60,70 +61,6 @@ class Rule(Protocol):
 
     def slots(self, begin: int, end: int) -> Iterator[int]:
         """Local times in [begin, end), ascending."""
-
-
-@dataclass(frozen=True, slots=True)
-class Every:
-    """Beats of elapsed time: the anchor and every so many seconds after it.
-
-    >>> from datetime import UTC, datetime
-    >>> nine = datetime(2026, 3, 1, 9, tzinfo=UTC)
-    >>> schedule = Recurrence(Every(round(nine.timestamp()), 36 * 3600), "UTC")
-    >>> [str(one.fire_at) for one in expand(schedule, nine, datetime(2026, 3, 4, tzinfo=UTC))]
-    ['2026-03-02 21:00:00+00:00']
-    """
-
-    anchor: int
-    seconds: int
-
-
-@dataclass(frozen=True, slots=True)
-class EveryDate:
-    """Every so many days or months at a wall time, counted from a first date.
-
-    Attributes:
-        first: The first slot, local seconds. Its time of day is that of all.
-        days: Days from one to the next; 0 for a rule by months.
-        months: Months from one to the next. A month without such a day has no slot.
-    """
-
-    first: int
-    days: int = 0
-    months: int = 0
-
-    @property
-    def is_interval(self) -> bool:
-        """It keeps to the wall clock."""
-        return False
-
-    @property
-    def per_day(self) -> float:
-        """At most one."""
-        return 1 / (self.days or 30 * self.months)
-
-    def slots(self, begin: int, end: int) -> Iterator[int]:
-        """Local times in [begin, end), ascending."""
-        begin = max(begin, self.first)
-        if self.days:
-            step = self.days * DAY
-            yield from range(self.first + -(-(begin - self.first) // step) * step, end, step)
-            return
-        start = EPOCH + timedelta(seconds=self.first)
-        ahead = (begin - self.first) // (31 * DAY * self.months)  # never past the first one wanted
-        while True:
-            months = start.year * 12 + start.month - 1 + ahead * self.months
-            ahead += 1
-            if (months // 12 - 1970) * 365 * DAY >= end:
-                return
-            try:
-                slot = start.replace(year=months // 12, month=months % 12 + 1)
-            except ValueError:
-                continue  # there is no 31st in this month
-            local = (slot - EPOCH) // timedelta(seconds=1)
-            if local >= end:
-                return
-            if local >= begin:
-                yield local
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from jobs.policies.cron import parse_cron
+from jobs.policies.intervals import Every, EveryDate
 from jobs.policies.recurrence import (
-    Every,
-    EveryDate,
     OnGap,
     OnOverlap,
     Recurrence,

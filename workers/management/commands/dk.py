@@ -9,13 +9,14 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from jobs.services.pausing import TARGETS
-from workers.dk import history, job
+from workers.dk import history, job, schedule
 from workers.dk.pausing import Pausable, Pauses
 
 NOUNS: dict[str, Any] = {
     "history": history,
     "job": job,
     "pause": Pauses(),
+    "schedule": schedule,
     **{kind.value: Pausable(kind) for kind in TARGETS},
 }
 

@@ -1,0 +1,203 @@
+"""What a schedule would do, before it is saved: the same `expand` that the scheduler calls, with everything explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from jobs.errors import InvalidField, ValidationFailed
+from jobs.policies.cron import parse_cron
+from jobs.policies.intervals import Every, parse_every
+from jobs.policies.recurrence import (
+    Firing,
+    OnGap,
+    OnOverlap,
+    Recurrence,
+    Resolution,
+    expand,
+)
+from jobs.policies.wording import (
+    firing_in_words,
+    policies_in_words,
+    rule_in_words,
+    shift_in_words,
+)
+from jobs.policies.zones import Shift, parse_zone, shifts, zone
+
+AHEAD = timedelta(days=549)  # shifts of 18 months are told
+AROUND = timedelta(days=1)  # of a shift, for what other policies would do
+YEARS = timedelta(days=3653)  # a rule with nothing in ten years is refused
+MOST_RUNS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Shown to people and given to programs.
+
+    Attributes:
+        words: The rule.
+        runs: Next firings, and slots that a gap skips, in order.
+        shifts: Every change of the clock in the next 18 months: at, words, touched policies, and for those what each
+            value would do within a day of it.
+        cut: There are more runs in the window than are shown.
+    """
+
+    words: str
+    runs: list[dict[str, Any]]
+    shifts: list[dict[str, Any]]
+    cut: bool
+
+
+def parse_recurrence(fields: Mapping[str, Any]) -> Recurrence:
+    """Rule, zone and policies, each fault by its field.
+
+    Args:
+        fields: `cron`, or `every` and `anchor`; optionally `timezone`, `on_gap`, `on_overlap`. None counts as not given.
+
+    Raises:
+        ValidationFailed: Lists every faulty field.
+    """
+    given = {name: value for name, value in fields.items() if value is not None}
+    if ("cron" in given) == ("every" in given):
+        fault = InvalidField("/cron", "required", "either cron or every is needed, not both")
+        raise ValidationFailed([fault])
+    faults: list[InvalidField] = []
+    found: dict[str, Any] = {}
+    try:
+        if "cron" in given:
+            found["rule"] = parse_cron(given["cron"])
+        else:
+            found["rule"] = parse_every(given["every"], given.get("anchor"))
+    except InvalidField as fault:
+        faults.append(fault)
+    for name, parse, default in (
+        ("timezone", parse_zone, "UTC"),
+        ("on_gap", _policy(OnGap), OnGap.NEXT_VALID.value),
+        ("on_overlap", _policy(OnOverlap), OnOverlap.FIRST.value),
+    ):
+        try:
+            found[name] = parse(given.get(name, default), f"/{name}")
+        except InvalidField as fault:
+            faults.append(fault)
+    if faults:
+        raise ValidationFailed(faults)
+    return Recurrence(found["rule"], found["timezone"], found["on_gap"], found["on_overlap"])
+
+
+def _policy(kind: type[OnGap] | type[OnOverlap]) -> Any:
+    def parse(value: object, pointer: str) -> Any:
+        if not isinstance(value, str) or value not in set(kind):
+            raise InvalidField(pointer, "bad_policy", f"must be one of {', '.join(kind)}")
+        return kind(value)
+
+    return parse
+
+
+def check_upcoming(schedule: Recurrence, after: datetime) -> None:
+    """Refuse a rule of which nothing falls within ten years.
+
+    Raises:
+        InvalidField: At /cron; code `no_upcoming_occurrence`.
+    """
+    if next(expand(schedule, after, after + YEARS), None) is None:
+        raise InvalidField(
+            "/cron", "no_upcoming_occurrence", "is valid, but nothing falls within ten years"
+        )
+
+
+def preview(
+    schedule: Recurrence,
+    *,
+    text: str,
+    after: datetime,
+    until: datetime | None = None,
+    count: int = 10,
+) -> Preview:
+    """Next firings and coming changes of the clock.
+
+    Args:
+        schedule: Rule, zone, policies.
+        text: The expression, for its words.
+        after: Aware; excluded.
+        until: Aware; included. None: ten years on.
+        count: Most runs; at most 1,000.
+    """
+    window = after, until or after + YEARS
+    found = list(islice(expand(schedule, *window, skipped=True), min(count, MOST_RUNS) + 1))
+    shown = found[:count]
+    return Preview(
+        words=rule_in_words(schedule.rule, text),
+        runs=[run_document(one, schedule.zone) for one in shown],
+        shifts=[_shift_document(schedule, one) for one in _coming(schedule.zone, after)],
+        cut=len(found) > len(shown),
+    )
+
+
+def run_document(firing: Firing, key: str) -> dict[str, Any]:
+    """One firing: instant, what the clock shows, the slot it stands for and how it came about."""
+    local = firing.fire_at.astimezone(zone(key)) if firing.fire_at else None
+    return {
+        "fire_at": firing.fire_at and instant(firing.fire_at),
+        "local": local and local.isoformat(),
+        "slot": firing.slot.isoformat(),
+        "pass": firing.number,
+        "resolution": firing.resolution.value,
+        "words": firing_in_words(firing, key, _clock(local) if local else ""),
+    }
+
+
+def instant(moment: datetime) -> str:
+    """RFC 3339 in whole seconds of UTC."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _clock(local: datetime) -> str:
+    return f"{local:%H:%M:%S}".removesuffix(":00")
+
+
+def _coming(key: str, after: datetime) -> list[Shift]:
+    begin = round(after.timestamp())
+    return shifts(key, begin, begin + round(AHEAD.total_seconds()))
+
+
+def _shift_document(schedule: Recurrence, shift: Shift) -> dict[str, Any]:
+    at = datetime.fromtimestamp(shift.at, UTC)
+    before, after = (_clock(at + timedelta(seconds=o)) for o in (shift.before, shift.after))
+    gap = shift.after > shift.before
+    name = "on_gap" if gap else "on_overlap"
+    others = (
+        {str(value): replace(schedule, on_gap=value) for value in OnGap}
+        if gap
+        else {str(value): replace(schedule, on_overlap=value) for value in OnOverlap}
+    )
+    around = at - AROUND, at + AROUND
+    would: dict[str, list[str]] = {}
+    if not isinstance(schedule.rule, Every) and not schedule.rule.is_interval:
+        # Only what the policy can decide: a rule of seconds would fill the page with plain ones.
+        would = {
+            value: [
+                instant(one.fire_at)
+                for one in islice(expand(other, *around), MOST_RUNS)
+                if one.fire_at is not None and one.resolution is not Resolution.PLAIN
+            ]
+            for value, other in others.items()
+        }
+    touched = [name] if any(would.values()) else []
+    return {
+        "at": instant(at),
+        "kind": "gap" if gap else "overlap",
+        "words": f"{shift_in_words(shift, before, after)}; {policies_in_words(touched)}",
+        "would_run": would if touched else {},
+    }
+
+
+def expected_instants(
+    rule: Recurrence, *, after: datetime, until: datetime, count: int | None
+) -> Iterator[str]:
+    """Only the instants."""
+    for one in islice(expand(rule, after, until), count):
+        if one.fire_at is not None:
+            yield instant(one.fire_at)
