@@ -49,13 +49,13 @@ def test_a_file_of_cases_is_answered_whole() -> None:
 def test_a_case_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
     file = tmp_path / "cases.json"
     good = {"cron": "@daily", "start_utc": "2026-01-01T00:00:00Z", "count": 1}
-    bad = [
+    bad: list[dict[str, Any]] = [
         {"cron": "@daily", "tz": "Mars/Base"},
         {"cron": "@daily", "policy": {"on_gap": "guess"}},
         {"cron": "@daily", "start_utc": "tomorrow"},
         {},
     ]
-    cases = [{"id": f"bad{n}"} | dict[str, object](case) for n, case in enumerate(bad)]
+    cases = [{"id": f"bad{n}", **case} for n, case in enumerate(bad)]
     file.write_text(json.dumps({"cases": [*cases, {"id": "good", **good}]}))
     code, out, _ = preview("--cases", str(file))
     assert code == 0
