@@ -8,6 +8,8 @@ from functools import cache
 
 from django.conf import settings
 
+from jobs.states import OnGap, OnOverlap
+
 
 @dataclass(frozen=True, slots=True)
 class JobsConf:
@@ -30,6 +32,12 @@ class JobsConf:
     )
     default_timeout_seconds: float = 300.0
     default_max_attempts: int = 5
+    expand_ahead_seconds: float = 3600.0  # how far ahead schedules make their jobs
+    expand_batch: int = 100  # schedules expanded in one transaction
+    expand_firings: int = 100  # of one schedule in one round
+    timezone: str = "UTC"  # of schedules whose tenant names none
+    on_gap: str = "next_valid"  # where neither schedule nor tenant says
+    on_overlap: str = "first"
     drain_seconds: float = 30.0  # grace of a first SIGTERM
     payload_max_bytes: int = 65_536
     result_max_bytes: int = 16_384
@@ -54,6 +62,9 @@ class JobsConf:
                     found.append((field.name, "must be greater than zero"))
             elif isinstance(value, float) and not value >= 0:
                 found.append((field.name, "must not be negative"))
+        for name, kind in (("on_gap", OnGap), ("on_overlap", OnOverlap)):
+            if getattr(self, name) not in set(kind):
+                found.append((name, f"must be one of {', '.join(kind)}"))
         if self.heartbeat_seconds > self.lease_ttl_seconds / 3:
             found.append(("heartbeat_seconds", "must be at most a third of lease_ttl_seconds"))
         if self.shards > 4096:

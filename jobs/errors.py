@@ -125,6 +125,16 @@ class NotWaiting(TransitionRefused):
     code = "not_waiting"
 
 
+class VersionConflict(JobError):
+    """Somebody else has changed it since the version that this change was made for."""
+
+    code = "version_conflict"
+
+    def __init__(self, *, current: int) -> None:
+        super().__init__()
+        self.current = current
+
+
 class NotPaused(JobError):
     """Nobody has paused it."""
 

@@ -39,6 +39,52 @@ class EventKind(StrEnum):
     EDITED = "edited"
 
 
+class OnGap(StrEnum):
+    """What becomes of a slot that the clock never shows."""
+
+    NEXT_VALID = "next_valid"
+    SHIFT_FORWARD = "shift_forward"
+    SKIP = "skip"
+
+
+class OnOverlap(StrEnum):
+    """When a slot runs that the clock shows twice."""
+
+    FIRST = "first"
+    SECOND = "second"
+    BOTH = "both"
+
+
+class Resolution(StrEnum):
+    """How a slot became an instant."""
+
+    PLAIN = "plain"
+    AFTER_GAP = "after_gap"
+    SHIFTED = "shifted"
+    FIRST_PASS = "first_pass"  # noqa: S105
+    SECOND_PASS = "second_pass"  # noqa: S105
+    IN_GAP = "in_gap"  # it did not: the policy skips it
+
+
+class Misfire(StrEnum):
+    """What to do about firings whose time passed while nobody could run them."""
+
+    SKIP = "skip"
+    LATEST = "latest"
+    ALL = "all"
+
+
+class Verdict(StrEnum):
+    """What became of a firing."""
+
+    PENDING = "pending"
+    RAN = "ran"
+    LATE = "late"
+    SKIPPED = "skipped"
+    SUPERSEDED = "superseded"
+    DROPPED = "dropped"
+
+
 class Place(StrEnum):
     """The one table, beside Job, that holds a job at a moment; every guard is presence in one of them."""
 

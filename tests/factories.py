@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -18,6 +18,7 @@ from jobs.models import (
     Lease,
     Pool,
     Route,
+    Schedule,
     SchedulerNode,
     Shard,
     Tenant,
@@ -25,6 +26,8 @@ from jobs.models import (
 )
 from jobs.queries.catalog import forget
 from jobs.services.requests import parse_request
+from jobs.services.schedule_requests import parse_schedule
+from jobs.services.schedules import create_schedule, tenant_defaults
 from jobs.services.submit import submit_job
 from jobs.states import Place
 from jobs.transitions.cancel import cancel_job
@@ -70,6 +73,20 @@ def make_pool(name: str = "default", **overrides: Any) -> Pool:
     if made:
         forget()
     return pool
+
+
+def make_schedule(
+    tenant: Tenant | None = None, now: datetime | None = None, **fields: Any
+) -> Schedule:
+    """Hourly work of a known handler, unless the fields say otherwise."""
+    owner = tenant or make_tenant()
+    make_handler()
+    make_pool()
+    request = parse_schedule(
+        {"name": "nightly", "cron": "0 * * * *", "job": {"handler": "billing.charge"}, **fields},
+        defaults=tenant_defaults(owner),
+    )
+    return create_schedule(tenant=owner, request=request, actor="user:otto", now=now)
 
 
 def make_worker(

@@ -17,11 +17,13 @@ from jobs.database import commits, drop_if_gone, is_unavailable, rows
 from jobs.policies.demand import Stored, to_json
 from jobs.queries.candidates import seconds_to_next_due
 from jobs.services.dispatch import Dispatched, dispatch
+from jobs.services.expansion import expand_schedules, judge_missed_jobs
 from jobs.services.fleet import report_demand
 from jobs.services.memory import Memory
 from jobs.services.pausing import end_pauses
 from jobs.services.reaping import reap
 from jobs.transitions.events import scheduler_actor
+from jobs.transitions.occurrences import settle_occurrences
 from jobs.transitions.unpark import unpark_jobs
 from workers.listen import Listener
 from workers.loop import Loop
@@ -59,7 +61,9 @@ class Scheduler:
         self._rng = random.Random()
         self._once = once
         self._transactions = TransactionWatch()
-        self._own_at = self._reap_at = self._partitions_at = self._transactions_at = 0.0
+        self._own_at = self._reap_at = self._expand_at = self._partitions_at = (
+            self._transactions_at
+        ) = 0.0
         self._pause, self._left_over = FIRST_PAUSE_SECONDS, False
         self._loop = Loop("scheduler", self._turn, max_backoff_seconds=1.0)
         self._listener = Listener(telemetry.CHANNEL_DUE, lambda _: self._loop.wake())
@@ -99,6 +103,10 @@ class Scheduler:
             self._lend_time("reaper", self._reap, turn)
             if 0 in self._ownership.shards:  # one scheduler of all
                 self._lend_time("pauses", self._end_pauses)
+        more = False
+        if now >= self._expand_at:
+            self._expand_at = now + conf().tick_seconds
+            more = self._lend_time("schedules", self._expand) or False
         if self._memory.full_keys or now >= self._unpark_at:
             self._unpark_at = now + conf().tick_seconds
             self._lend_time("unpark", self._unpark)
@@ -111,6 +119,8 @@ class Scheduler:
         turn.published, turn.lost = done.published, done.lost
         self._lend_time("demand", self._tell_demand, done, now)
         turn.pause = self._pause_after(done)
+        if more:  # after the jobs that are due now
+            self._expand_at, turn.pause = 0.0, 0.0
         return turn
 
     def _turn(self) -> float:
@@ -148,20 +158,38 @@ class Scheduler:
         self._pause = min(self._pause * 2, longest)
         return self._pause
 
-    def _lend_time[**P](
-        self, name: str, work: Callable[P, None], *a: P.args, **k: P.kwargs
-    ) -> None:
+    def _lend_time[**P, R](
+        self, name: str, work: Callable[P, R], *a: P.args, **k: P.kwargs
+    ) -> R | None:
         """Maintenance inside a turn: what fails there is told and must not keep dispatch from its work.
 
         Raises:
             DatabaseError: The database is away, which concerns the whole turn.
         """
         try:
-            work(*a, **k)
+            return work(*a, **k)
         except Exception as error:
             if isinstance(error, InterfaceError) or is_unavailable(error):
                 raise
             log.exception(telemetry.LOOP_FAILED, extra={"loop": name})
+            return None
+
+    def _expand(self) -> bool:
+        """Jobs of schedules that fire soon, and verdicts of those that did; True when more of it waits."""
+        shards = self._ownership.shards
+        expanded = expand_schedules(shards=shards, actor=self._actor)
+        judge_missed_jobs(shards=shards, actor=self._actor)
+        settle_occurrences(shards=shards)
+        if expanded.made or expanded.skipped or expanded.faults:
+            log.info(
+                telemetry.SCHEDULES_EXPANDED,
+                extra={
+                    "made": expanded.made,
+                    "skipped": expanded.skipped,
+                    "faults": expanded.faults,
+                },
+            )
+        return expanded.more
 
     def _unpark(self) -> None:
         if unpark_jobs(shards=self._ownership.shards):

@@ -1,5 +1,5 @@
 """Django admin: every table to look at; configuration and pauses to change, jobs never."""
 
-from jobs.admin import settings, tables
+from jobs.admin import schedules, settings, tables
 
-__all__ = ["settings", "tables"]  # importing them registers the pages
+__all__ = ["schedules", "settings", "tables"]  # importing them registers the pages

@@ -6,6 +6,7 @@ from jobs.models.events import JobEvent
 from jobs.models.fleet import SchedulerNode, Shard, Worker
 from jobs.models.jobs import DueEntry, Job
 from jobs.models.leases import Lease
+from jobs.models.schedules import Occurrence, Schedule, ScheduleVersion
 from jobs.models.tenants import ApiToken, ConcurrencyLimit, Tenant
 
 __all__ = [
@@ -18,10 +19,13 @@ __all__ = [
     "JobEvent",
     "Lane",
     "Lease",
+    "Occurrence",
     "Pause",
     "Pool",
     "Reserve",
     "Route",
+    "Schedule",
+    "ScheduleVersion",
     "SchedulerNode",
     "Shard",
     "StartBucket",

@@ -52,6 +52,7 @@ class Job(models.Model):
     reference = models.CharField(max_length=128, db_default="")
     tags = models.JSONField(db_default=models.Value([], models.JSONField()))
     concurrency_key = models.CharField(max_length=255, null=True)  # noqa: DJ001 (null: no limit)
+    schedule_id = models.UUIDField(null=True)  # which schedule made it
     cancel_requested_at = models.DateTimeField(null=True)
     cancel_requested_by = models.CharField(max_length=150, db_default="")
     cancel_reason = models.TextField(db_default="")
@@ -87,6 +88,11 @@ class Job(models.Model):
         indexes = [
             models.Index(fields=["tenant", "due_at", "id"], name="job_by_tenant"),
             models.Index(fields=["due_at", "id"], name="job_by_due"),
+            models.Index(
+                fields=["schedule_id", "due_at"],
+                condition=Q(schedule_id__isnull=False),
+                name="job_by_schedule",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -99,6 +105,10 @@ class DueEntryQuerySet(models.QuerySet["DueEntry"]):
     def in_shards(self, shards: Sequence[int]) -> Self:
         """Entries of these shards."""
         return self.filter(shard__any=list(shards))
+
+    def claimable(self, now: dt.datetime | None = None) -> Self:
+        """Due entries that nothing else has to be decided about first; see `misfire_at`."""
+        return self.due(now).exclude(misfire_at__lte=at(now))
 
     def due(self, now: dt.datetime | None = None) -> Self:
         """Entries whose time has come by the database's clock."""
@@ -119,6 +129,9 @@ class DueEntry(models.Model):
     concurrency_key = models.CharField(max_length=255, null=True)  # noqa: DJ001 (as in Job)
     # Its key's slots are all taken: out of the scan's way until one is free. A hint; the lease's key is the guard.
     parked = models.BooleanField(db_default=False)
+    misfire_at = models.DateTimeField(
+        null=True
+    )  # from then on its schedule decides whether it runs
 
     objects = DueEntryQuerySet.as_manager()
 
@@ -139,6 +152,11 @@ class DueEntry(models.Model):
                 fields=["shard", "tenant", "concurrency_key", "due_at"],
                 condition=Q(parked=True),
                 name="due_parked_by_key",
+            ),
+            models.Index(
+                fields=["shard", "misfire_at"],
+                condition=Q(misfire_at__isnull=False),
+                name="due_by_misfire",
             ),
         ]
         verbose_name_plural = "due entries"

@@ -7,6 +7,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from jobs.states import OnGap, OnOverlap
+
 NAME = RegexValidator(r"\A[a-z0-9._-]{1,63}\Z", "Use 1 to 63 of: a-z 0-9 . _ -")
 
 
@@ -17,6 +19,17 @@ class Tenant(models.Model):
     slug = models.CharField(max_length=63, unique=True, validators=[NAME])
     name = models.CharField(max_length=200)
     timezone = models.CharField(max_length=63, default="UTC", db_default="UTC")
+    # What becomes of schedules where a clock is moved; empty: the default.
+    on_gap = models.CharField(
+        max_length=16, blank=True, default="", db_default="", choices=[(one, one) for one in OnGap]
+    )
+    on_overlap = models.CharField(
+        max_length=16,
+        blank=True,
+        default="",
+        db_default="",
+        choices=[(one, one) for one in OnOverlap],
+    )
     shard_spread = models.PositiveSmallIntegerField(
         default=1,
         db_default=1,

@@ -9,43 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Protocol
 
 from jobs.policies.cron import DAY, EPOCH
 from jobs.policies.intervals import Every
 from jobs.policies.zones import WIDEST_SECONDS, Shift, offset, shifts
+from jobs.states import OnGap, OnOverlap, Resolution
 
 FIRST = 0  # 1970-01-01T00:00:00Z
 LAST = 4_102_444_799  # 2099-12-31T23:59:59Z
 STEP_FIRINGS = 200  # about so many are worked out at a time
-
-
-class OnGap(StrEnum):
-    """What becomes of a slot that the clock never shows."""
-
-    NEXT_VALID = "next_valid"
-    SHIFT_FORWARD = "shift_forward"
-    SKIP = "skip"
-
-
-class OnOverlap(StrEnum):
-    """When a slot runs that the clock shows twice."""
-
-    FIRST = "first"
-    SECOND = "second"
-    BOTH = "both"
-
-
-class Resolution(StrEnum):
-    """How a slot became an instant."""
-
-    PLAIN = "plain"
-    AFTER_GAP = "after_gap"
-    SHIFTED = "shifted"
-    FIRST_PASS = "first_pass"  # noqa: S105
-    SECOND_PASS = "second_pass"  # noqa: S105
-    IN_GAP = "in_gap"  # it did not: the policy skips it
 
 
 class Rule(Protocol):

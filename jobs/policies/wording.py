@@ -12,8 +12,9 @@ from cron_descriptor import Options, get_description
 
 from jobs.policies.cron import CronRule
 from jobs.policies.intervals import Every, EveryDate
-from jobs.policies.recurrence import Firing, Resolution, Rule
+from jobs.policies.recurrence import Firing, Rule
 from jobs.policies.zones import Shift
+from jobs.states import Resolution
 
 _WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")

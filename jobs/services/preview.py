@@ -11,14 +11,7 @@ from typing import Any
 from jobs.errors import InvalidField, ValidationFailed
 from jobs.policies.cron import parse_cron
 from jobs.policies.intervals import Every, parse_every
-from jobs.policies.recurrence import (
-    Firing,
-    OnGap,
-    OnOverlap,
-    Recurrence,
-    Resolution,
-    expand,
-)
+from jobs.policies.recurrence import Firing, Recurrence, expand
 from jobs.policies.wording import (
     firing_in_words,
     policies_in_words,
@@ -26,6 +19,7 @@ from jobs.policies.wording import (
     shift_in_words,
 )
 from jobs.policies.zones import Shift, parse_zone, shifts, zone
+from jobs.states import OnGap, OnOverlap, Resolution
 
 AHEAD = timedelta(days=549)  # shifts of 18 months are told
 AROUND = timedelta(days=1)  # of a shift, for what other policies would do

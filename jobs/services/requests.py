@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from jobs.conf import conf
 from jobs.errors import InvalidField, ValidationFailed
@@ -41,6 +42,8 @@ class JobRequest:
     retry: dict[str, Any] | None = None
     timeout_seconds: float | None = None
     concurrency_key: str | None = None
+    schedule_id: UUID | None = None  # of a schedule's own job; nobody can ask for it
+    misfire_at: datetime | None = None
     sent: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -83,7 +86,9 @@ def parse_request(fields: Mapping[str, Any], pointer: str = "") -> JobRequest:
     return JobRequest(**values, sent=dict(fields))
 
 
-def _text(limit: int, *, empty: bool = False) -> Callable[[Any, str], str]:
+def text(limit: int, *, empty: bool = False) -> Callable[[Any, str], str]:
+    """Parser of a text of at most so many characters."""
+
     def parse(value: Any, place: str) -> str:
         if not isinstance(value, str):
             raise InvalidField(place, "wrong_type", "must be a text")
@@ -102,13 +107,15 @@ def parse_request_key(value: Any, place: str) -> str:
     Raises:
         InvalidField: Anything else.
     """
-    key = _text(255)(value, place)
+    key = text(255)(value, place)
     if not key.isprintable():
         raise InvalidField(place, "not_printable", "must have printable characters only")
     return key
 
 
-def _number(least: float, most: float) -> Callable[[Any, str], float]:
+def number(least: float, most: float) -> Callable[[Any, str], float]:
+    """Parser of a number within bounds, both included."""
+
     def parse(value: Any, place: str) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidField(place, "wrong_type", "must be a number")
@@ -125,18 +132,24 @@ def _plain(number: float) -> str:
     return f"{number:.15g}"  # plain `g` writes a year of seconds as 3.16224e+07
 
 
-def _integer(least: int, most: int) -> Callable[[Any, str], int]:
-    number = _number(least, most)
+def integer(least: int, most: int) -> Callable[[Any, str], int]:
+    """Parser of a whole number within bounds, both included."""
+    any_number = number(least, most)
 
     def parse(value: Any, place: str) -> int:
-        if number(value, place) != int(value):
+        if any_number(value, place) != int(value):
             raise InvalidField(place, "wrong_type", "must be a whole number")
         return int(value)
 
     return parse
 
 
-def _time(value: Any, place: str) -> datetime:
+def time(value: Any, place: str) -> datetime:
+    """A moment, as text or aware datetime.
+
+    Raises:
+        InvalidField: Anything else.
+    """
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InvalidField(place, "naive_time", "must have a zone")
@@ -160,23 +173,23 @@ def _tags(value: Any, place: str) -> tuple[str, ...]:
         raise InvalidField(place, "wrong_type", "must be a list of texts")
     if len(value) > 32:
         raise InvalidField(place, "too_many", "must have at most 32 tags")
-    return tuple(_text(64)(tag, f"{place}/{index}") for index, tag in enumerate(value))
+    return tuple(text(64)(tag, f"{place}/{index}") for index, tag in enumerate(value))
 
 
 _FIELDS: dict[str, Callable[[Any, str], Any]] = {
-    "handler": _text(200),
+    "handler": text(200),
     "payload": _payload,
-    "payload_ref": _text(2000),
-    "due_at": _time,
-    "delay_seconds": _number(0, MAX_DELAY_SECONDS),
-    "lane": _text(63),
-    "priority": _integer(-100, 100),
+    "payload_ref": text(2000),
+    "due_at": time,
+    "delay_seconds": number(0, MAX_DELAY_SECONDS),
+    "lane": text(63),
+    "priority": integer(-100, 100),
     "labels": _labels,
     "request_key": parse_request_key,
-    "reference": _text(128, empty=True),
+    "reference": text(128, empty=True),
     "tags": _tags,
-    "max_attempts": _integer(1, 1000),
+    "max_attempts": integer(1, 1000),
     "retry": lambda value, place: RetryPolicy.parse(value, place).to_dict(),
-    "timeout_seconds": _number(0.001, MAX_TIMEOUT_SECONDS),
-    "concurrency_key": _text(255),
+    "timeout_seconds": number(0.001, MAX_TIMEOUT_SECONDS),
+    "concurrency_key": text(255),
 }

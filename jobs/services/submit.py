@@ -73,6 +73,19 @@ def submit_jobs(*, tenant: Tenant, requests: Sequence[JobRequest], actor: str) -
     return _store_together(tenant, requests, jobs, actor)
 
 
+def check_request(tenant: Tenant, request: JobRequest) -> None:
+    """Whether such a request would be accepted now, its tenant's backlog aside.
+
+    Args:
+        tenant: Owner.
+        request: Parsed.
+
+    Raises:
+        UnknownHandler, NoMatchingPool, ValidationFailed: As `submit_jobs`.
+    """
+    _resolve_newest(tenant, [request], "check")
+
+
 @atomically
 def _store_together(
     tenant: Tenant, requests: Sequence[JobRequest], jobs: list[NewJob], actor: str
@@ -209,6 +222,8 @@ def _resolve(
         reference=request.reference,
         tags=request.tags,
         concurrency_key=request.concurrency_key,
+        schedule_id=request.schedule_id,
+        misfire_at=request.misfire_at,
         created_by=actor,
     )
 

@@ -153,7 +153,7 @@ def _lock(shards: Sequence[int], job_ids: Sequence[UUID], now: datetime | None) 
 
     A step of its own: a limited sub-select inside the move can change more rows than it chose.
     """
-    given = [] if now is None else [now]
+    given = [] if now is None else [now, now]
     params = [list(shards), *given, list(job_ids)]
     return [job_id for (job_id,) in rows(_lock_sql(given_time=now is not None), params, hot=True)]
 
@@ -161,7 +161,7 @@ def _lock(shards: Sequence[int], job_ids: Sequence[UUID], now: datetime | None) 
 @cache
 def _lock_sql(*, given_time: bool) -> str:
     """The lock with placeholders for shards, time if one is given, and ids: making it takes the ORM milliseconds."""
-    entries = DueEntry.objects.in_shards([0]).due(datetime.now(UTC) if given_time else None)
+    entries = DueEntry.objects.in_shards([0]).claimable(datetime.now(UTC) if given_time else None)
     locked = entries.filter(pk__any=[NOBODY]).select_for_update(skip_locked=True, of=("self",))
     sql, _ = locked.order_by("job_id").values_list("job_id").query.sql_with_params()
     return str(sql)

@@ -39,36 +39,55 @@ class NewJob:
     reference: str = ""
     tags: tuple[str, ...] = ()
     concurrency_key: str | None = None
+    schedule_id: UUID | None = None
+    misfire_at: datetime | None = None
     created_by: str = ""
 
 
-# One JSON parameter carries the whole batch. Rows go in by request key, so that two clients creating the same
-# keys in opposite order wait for each other instead of deadlocking.
-CREATE = f"""
+def _create_sql(*, misfires: bool) -> str:
+    """Only jobs of schedules can miss their time; the others pay nothing for it.
+
+    One JSON parameter carries the whole batch. Rows go in by request key, so that two clients creating the same keys in
+    opposite order wait for each other instead of deadlocking.
+    """
+    column, value, source = (
+        ", misfire_at",
+        ", misfire_at",
+        "made join wanted on wanted.id = job_id",
+    )
+    if not misfires:
+        column, value, source = "", "", "made"
+    return f"""
 with wanted as (
     select * from jsonb_to_recordset(%(jobs)s::jsonb) as wanted(
         id uuid, shard smallint, tenant_id int, handler text, route_id int, lane_id smallint, priority smallint,
         payload jsonb, payload_ref text, due_at timestamptz, delay_seconds float8, max_attempts smallint,
         retry jsonb, timeout_seconds float8, request_key text, request_hash text, reference text, tags jsonb,
-        concurrency_key text, created_by text)
+        concurrency_key text, schedule_id uuid, misfire_at timestamptz, created_by text)
 ), made as (
     insert into jobs_job (id, shard, tenant_id, handler, route_id, lane_id, priority, payload, payload_ref,
         due_at, max_attempts, attempt_limit, retry, timeout_seconds, request_key, request_hash,
-        reference, tags, concurrency_key, created_by, created_at, updated_at)
+        reference, tags, concurrency_key, schedule_id, created_by, created_at, updated_at)
     select id, shard, tenant_id, handler, route_id, lane_id, priority, payload, payload_ref,
         coalesce(due_at, {NOW_SQL} + delay_seconds * interval '1 second'), max_attempts, max_attempts, retry,
-        timeout_seconds, request_key, decode(request_hash, 'hex'), reference, tags, concurrency_key, created_by,
-        {NOW_SQL}, {NOW_SQL}
+        timeout_seconds, request_key, decode(request_hash, 'hex'), reference, tags, concurrency_key, schedule_id,
+        created_by, {NOW_SQL}, {NOW_SQL}
     from wanted order by tenant_id, request_key, id
     on conflict (shard, tenant_id, request_key) where request_key is not null do nothing
     returning id as job_id, shard, tenant_id, route_id, lane_id, priority, due_at, concurrency_key, attempt, seq
 ), calendar as (
-    insert into jobs_dueentry (job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key)
-    select job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key from made
+    insert into jobs_dueentry (job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key{column})
+    select job_id, made.due_at, made.shard, made.route_id, made.lane_id, made.priority, made.tenant_id,
+        made.concurrency_key{value}
+    from {source}
 ), told as (
     {insert_event(source="made", kind=EventKind.CREATED, start=None, end=JobStatus.SCHEDULED, due_at="due_at")}
 )
 select job_id, due_at <= {NOW_SQL} + interval '2 seconds' from made"""
+
+
+CREATE = _create_sql(misfires=False)
+CREATE_OF_SCHEDULES = _create_sql(misfires=True)
 
 
 @commits
@@ -88,7 +107,8 @@ def create_jobs(jobs: Sequence[NewJob], *, actor: str, now: datetime | None = No
 
     Source: design, "no lost work": Job, DueEntry and the event commit together.
     """
-    created = rows(CREATE, {"jobs": _recordset(jobs), "actor": actor, "now": now}, hot=True)
+    create = CREATE_OF_SCHEDULES if any(job.misfire_at for job in jobs) else CREATE
+    created = rows(create, {"jobs": _recordset(jobs), "actor": actor, "now": now}, hot=True)
     if any(soon for _, soon in created):
         notify(CHANNEL_DUE, "")
     return {job_id for job_id, _ in created}

@@ -34,7 +34,7 @@ from jobs.models import (
 from jobs.policies.tokens import mint
 from jobs.states import Place
 from tests.console.rows import analyze, clone
-from tests.factories import make_job, make_pool, make_tenant, make_worker
+from tests.factories import make_job, make_pool, make_schedule, make_tenant, make_worker
 
 MODELS = sorted(apps.get_app_config("jobs").get_models(), key=lambda model: model.__name__)
 EDITED = {"ConcurrencyLimit", "Handler", "Lane", "Pause", "Reserve", "Tenant"}
@@ -65,6 +65,7 @@ def rows(db: None) -> dict[str, Job]:
     Reserve.objects.create(pool=make_pool(), lane=Lane.objects.get(name="urgent"), slots=1)
     Pause.objects.create(kind="lane", target="low", reason="billing run", paused_by="user:anna")
     StartBucket.objects.create(scope="tenant:7", tokens=1.0, filled_at="2026-12-01T00:00:00Z")
+    make_schedule()
     return {place.name: make_job(place=place) for place in
             (Place.DUE_ENTRY, Place.RUNNING, Place.DEAD_LETTER, Place.FINISHED)}  # fmt: skip
 

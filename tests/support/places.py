@@ -246,6 +246,7 @@ def due_row(it: Standing, due_at: datetime) -> New:
             "tenant_id": job.tenant_id,
             "concurrency_key": job.concurrency_key,
             "parked": False,
+            "misfire_at": None,
         }
     )
 

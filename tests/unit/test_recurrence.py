@@ -14,14 +14,9 @@ import pytest
 
 from jobs.policies.cron import parse_cron
 from jobs.policies.intervals import Every, EveryDate
-from jobs.policies.recurrence import (
-    OnGap,
-    OnOverlap,
-    Recurrence,
-    Resolution,
-    expand,
-)
+from jobs.policies.recurrence import Recurrence, expand
 from jobs.policies.zones import shifts, zone_keys
+from jobs.states import OnGap, OnOverlap, Resolution
 from tests.support.cost import assert_cheap
 from tests.support.walker import DrawnRule, walk
 

@@ -1,0 +1,152 @@
+"""Schedules, their versions, and one row for every instant at which one was expected to fire."""
+
+from __future__ import annotations
+
+import uuid
+from enum import StrEnum
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from jobs.models.tenants import Tenant
+from jobs.states import Misfire, OnGap, OnOverlap, Resolution, Verdict
+
+
+def _choices(kind: type[StrEnum]) -> list[tuple[str, str]]:
+    return [(one.value, one.value.replace("_", " ")) for one in kind]
+
+
+class Schedule(models.Model):
+    """A recurring rule of one tenant: what is true of all its versions, and how far it has been expanded."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    shard = models.SmallIntegerField()  # whose scheduler expands it; its jobs may lie elsewhere
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="schedules")
+    name = models.CharField(max_length=200)
+    version = models.PositiveIntegerField(db_default=1)
+    expanded_until = models.DateTimeField()  # up to here, included, every instant has its verdict
+    look_at = models.DateTimeField(
+        null=True
+    )  # of the next expansion; null: nothing comes any more
+    runs = models.PositiveIntegerField(db_default=0)  # jobs made, by all versions
+    zone_data = models.CharField(max_length=10, db_default="")  # the newest that expanded it
+    fault = models.JSONField(
+        null=True, blank=True
+    )  # {"pointer", "code", "detail"}: skipped till edited
+    paused_at = models.DateTimeField(null=True)
+    paused_by = models.CharField(max_length=150, db_default="")
+    pause_reason = models.TextField(db_default="")
+    resume_at = models.DateTimeField(null=True)  # ends the pause by itself
+    skip_until = models.DateTimeField(null=True)  # what fired up to here fired into a pause
+    created_by = models.CharField(max_length=150, db_default="")
+    created_at = models.DateTimeField(db_default=Now())
+    updated_at = models.DateTimeField(db_default=Now())
+    deleted_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["tenant", "name"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "name"],
+                condition=Q(deleted_at__isnull=True),
+                name="schedule_name_once",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["shard", "look_at"],
+                condition=Q(deleted_at__isnull=True, fault__isnull=True, look_at__isnull=False),
+                name="schedule_to_look_at",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ScheduleVersion(models.Model):
+    """What a schedule said from one edit to the next. Never changed: an edit writes a new one."""
+
+    schedule = models.ForeignKey(Schedule, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    cron = models.CharField(max_length=255, db_default="")
+    every = models.CharField(
+        max_length=12, db_default=""
+    )  # 90m, 36h, 3d, 2w, 1mo; instead of cron
+    anchor = models.CharField(max_length=32, db_default="")
+    # Empty: the tenant's, else the default.
+    timezone = models.CharField(max_length=63, db_default="")
+    on_gap = models.CharField(max_length=16, db_default="", choices=_choices(OnGap))
+    on_overlap = models.CharField(max_length=16, db_default="", choices=_choices(OnOverlap))
+    misfire = models.CharField(
+        max_length=8, db_default=Misfire.LATEST.value, choices=_choices(Misfire)
+    )
+    grace_seconds = models.FloatField(db_default=60)
+    catch_up_most = models.PositiveSmallIntegerField(db_default=10)
+    catch_up_seconds = models.FloatField(db_default=86_400)
+    jitter_seconds = models.PositiveIntegerField(db_default=0)
+    starts_at = models.DateTimeField(null=True)
+    ends_at = models.DateTimeField(null=True)
+    max_runs = models.PositiveIntegerField(null=True)
+    template = models.JSONField()  # the job request, without time and key
+    created_by = models.CharField(max_length=150, db_default="")
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["schedule", "-number"]
+        constraints = [
+            models.UniqueConstraint(fields=["schedule", "number"], name="schedule_version_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} version {self.number}"
+
+
+class Occurrence(models.Model):
+    """One expected firing and what became of it. Two expanders cannot both write it."""
+
+    schedule = models.ForeignKey(Schedule, on_delete=models.CASCADE, related_name="occurrences")
+    shard = models.SmallIntegerField()  # the schedule's
+    version = models.PositiveIntegerField()
+    fire_at = models.DateTimeField(null=True)  # null: a gap has skipped it
+    slot = models.CharField(
+        max_length=19
+    )  # local time, 2026-03-29T02:30:00: no zone can be read into a text
+    number = (
+        models.PositiveSmallIntegerField()
+    )  # first or second time the clock shows it; 0: never ran
+    resolution = models.CharField(max_length=12, choices=_choices(Resolution))
+    due_at = models.DateTimeField(null=True)  # after jitter; null: it got no job
+    verdict = models.CharField(max_length=10, choices=_choices(Verdict))
+    reason = models.CharField(max_length=20, db_default="")
+    job_id = models.UUIDField(null=True, unique=True)
+    job_shard = models.SmallIntegerField(null=True)
+    timezone = models.CharField(max_length=63)
+    on_gap = models.CharField(max_length=16)
+    on_overlap = models.CharField(max_length=16)
+    zone_data = models.CharField(max_length=10)
+    decided_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["schedule", "-slot"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["schedule", "slot", "number"], name="occurrence_slot_once"
+            ),
+            models.UniqueConstraint(
+                fields=["schedule", "fire_at"],
+                condition=Q(fire_at__isnull=False) & ~Q(verdict=Verdict.SUPERSEDED.value),
+                name="occurrence_instant_once",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["shard", "due_at"],
+                condition=Q(verdict=Verdict.PENDING.value),
+                name="occurrence_pending",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} {self.slot} {self.verdict}"

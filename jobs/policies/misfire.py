@@ -1,0 +1,257 @@
+"""What becomes of each firing when a schedule is expanded: run, skipped with a reason, or dropped. Also those missed.
+
+Owns the plan of one schedule for one round. Pure: the clock is an argument, and nothing is stored here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+from hashlib import blake2b
+from uuid import UUID
+
+from jobs.policies.recurrence import Firing, Recurrence, expand
+from jobs.states import Misfire, Verdict
+
+FAR = timedelta(days=400)  # how far the next firing of a sparse rule is looked for
+FIRST_SPAN = timedelta(minutes=1)
+LAST_YEAR = 2099
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Everything of a schedule that decides when it runs.
+
+    Attributes:
+        recurrence: Rule, zone, policies for shifts of the clock.
+        misfire: For missed firings.
+        grace_seconds: One that is later than this is missed.
+        catch_up_most: With `all`, at most so many missed ones run, the latest.
+        catch_up_seconds: With `all`, none that is older.
+        delay_seconds: Jitter of this schedule: every run is due so much after it fires.
+        starts_at, ends_at: Aware; nothing fires outside. Both are inside.
+        max_runs: After so many it ends.
+    """
+
+    recurrence: Recurrence
+    misfire: Misfire = Misfire.LATEST
+    grace_seconds: float = 60.0
+    catch_up_most: int = 10
+    catch_up_seconds: float = 86_400.0
+    delay_seconds: float = 0.0
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    max_runs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One firing and what becomes of it; `due_at` is None for one that gets no job."""
+
+    firing: Firing
+    verdict: Verdict
+    due_at: datetime | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round of one schedule.
+
+    Attributes:
+        decisions: Ascending.
+        expanded_until: Up to here, included, everything has its verdict.
+        look_at: When the next round is needed; None when nothing comes any more.
+    """
+
+    decisions: list[Decision]
+    expanded_until: datetime
+    look_at: datetime | None
+
+
+def jitter_delay(schedule_id: UUID, jitter_seconds: int) -> float:
+    """A delay of 0 to `jitter_seconds`, always the same for one schedule.
+
+    >>> from uuid import UUID
+    >>> 0 <= jitter_delay(UUID(int=5), 60) <= 60
+    True
+    """
+    if not jitter_seconds:
+        return 0.0
+    digest = blake2b(schedule_id.bytes, digest_size=8).digest()
+    return float(int.from_bytes(digest, "big") % (jitter_seconds + 1))
+
+
+def plan(
+    timing: Timing,
+    *,
+    expanded_until: datetime,
+    now: datetime,
+    ahead_seconds: float,
+    most: int,
+    runs: int = 0,
+    paused: bool = False,
+    skip_until: datetime | None = None,
+) -> Plan:
+    """Decide on what fires after `expanded_until`, up to a little after now.
+
+    Args:
+        timing: The schedule.
+        expanded_until: Aware; what fires up to here was decided before.
+        now: Aware; the database's clock.
+        ahead_seconds: How far ahead jobs are made.
+        most: Firings of one round, about: those of one instant are never torn apart.
+        runs: Jobs that were made before, for `max_runs`.
+        paused: Nothing runs: what fires meanwhile is skipped, and what is still to come is left open.
+        skip_until: Aware; a pause that is over lasted until then.
+
+    >>> from datetime import UTC, datetime
+    >>> from jobs.policies.cron import parse_cron
+    >>> timing = Timing(recurrence=Recurrence(parse_cron("@hourly"), "UTC"))
+    >>> began, noon = datetime(2026, 5, 1, 8, 30, tzinfo=UTC), datetime(2026, 5, 1, 12, 30, tzinfo=UTC)
+    >>> made = plan(timing, expanded_until=began, now=noon, ahead_seconds=3600, most=100)
+    >>> [(one.firing.slot.hour, one.verdict.value, one.reason) for one in made.decisions]
+    [(9, 'skipped', 'misfire'), (10, 'skipped', 'misfire'), (11, 'skipped', 'misfire'), (12, 'pending', ''), (13, 'pending', '')]
+    """
+    ahead = timedelta(seconds=ahead_seconds)
+    until = now if paused else now + ahead
+    begin, end = _within(timing, expanded_until, until)
+    found, rest = _round(timing.recurrence, begin, end, most)
+    if paused:
+        skip_until = until
+    split = sum(skip_until is not None and one.known_at <= skip_until for one in found)
+    decisions = [Decision(one, Verdict.SKIPPED, reason="paused") for one in found[:split]]
+    decisions += _decide(timing, found[split:], rest, now)
+    if timing.max_runs is not None:
+        decisions, over = _at_most(decisions, timing.max_runs - runs)
+        if over:
+            last = decisions[-1].firing.known_at if decisions else expanded_until
+            return Plan(decisions, max(last, expanded_until), None)
+    if rest is not None:
+        done = max(expanded_until, found[-1].known_at)
+        return Plan(decisions, done, max(now, done - ahead / 2))
+    done = max(expanded_until, until)
+    if timing.ends_at is not None and timing.ends_at <= done:
+        return Plan(decisions, done, None)
+    return Plan(decisions, done, _next_look(timing, done, timedelta(0) if paused else ahead))
+
+
+def _within(timing: Timing, begin: datetime, end: datetime) -> tuple[datetime, datetime]:
+    if timing.starts_at is not None:
+        begin = max(begin, timing.starts_at - timedelta(seconds=1))
+    if timing.ends_at is not None:
+        end = min(end, timing.ends_at)
+    return begin, end
+
+
+def _round(
+    recurrence: Recurrence, begin: datetime, end: datetime, most: int
+) -> tuple[list[Firing], Firing | None]:
+    """The firings of one round, and the first one that is left for the next."""
+    found: list[Firing] = []
+    for one in expand(recurrence, begin, end, skipped=True):
+        if len(found) >= most and one.known_at > found[-1].known_at:
+            return found, one
+        found.append(one)
+    return found, None
+
+
+def judge_missed(timing: Timing, fire_at: datetime, now: datetime) -> tuple[Verdict, str]:
+    """What becomes of a firing that had its job in time and was not begun within its grace.
+
+    Args:
+        timing: The schedule.
+        fire_at: Aware.
+        now: Aware.
+
+    Returns:
+        `pending` (it runs, late), or `skipped` or `dropped` with the reason.
+    """
+    delay = timedelta(seconds=timing.delay_seconds)
+    following = next(expand(timing.recurrence, fire_at, now - delay), None)
+    return _fate(timing, fire_at, _start_of_catching_up(timing, now), overtaken=bool(following))
+
+
+def _decide(
+    timing: Timing, found: list[Firing], rest: Firing | None, now: datetime
+) -> list[Decision]:
+    delay = timedelta(seconds=timing.delay_seconds)
+    in_time = now - timedelta(seconds=timing.grace_seconds)
+    caught_up_from = _start_of_catching_up(timing, now)
+    following = deque(one.fire_at for one in [*found, *([rest] if rest else [])] if one.fire_at)
+    decisions = []
+    for one in found:
+        if one.fire_at is None:
+            decisions.append(Decision(one, Verdict.SKIPPED, reason="gap"))
+            continue
+        following.popleft()
+        verdict, reason = Verdict.PENDING, ""
+        if one.fire_at + delay <= in_time:
+            overtaken = bool(following) and following[0] + delay <= now
+            verdict, reason = _fate(timing, one.fire_at, caught_up_from, overtaken=overtaken)
+        due_at = one.fire_at + delay if verdict is Verdict.PENDING else None
+        decisions.append(Decision(one, verdict, due_at, reason))
+    return decisions
+
+
+def _fate(
+    timing: Timing, fire_at: datetime, caught_up_from: Callable[[], datetime], *, overtaken: bool
+) -> tuple[Verdict, str]:
+    """Of a missed firing; `overtaken` by a later one whose time has come as well."""
+    match timing.misfire:
+        case Misfire.LATEST if not overtaken:
+            return Verdict.PENDING, ""
+        case Misfire.ALL if fire_at >= caught_up_from():
+            return Verdict.PENDING, ""
+        case Misfire.ALL:
+            return Verdict.DROPPED, "past_window"
+    return Verdict.SKIPPED, "misfire"
+
+
+def _start_of_catching_up(timing: Timing, now: datetime) -> Callable[[], datetime]:
+    """The oldest missed firing that still runs with `all`; worked out when it is asked for."""
+
+    @cache
+    def start() -> datetime:
+        delay = timedelta(seconds=timing.delay_seconds)
+        end = now - delay - timedelta(seconds=timing.grace_seconds)
+        oldest = now - delay - timedelta(seconds=timing.catch_up_seconds)
+        return _last_firings(timing.recurrence, oldest, end, timing.catch_up_most)
+
+    return start
+
+
+def _last_firings(recurrence: Recurrence, oldest: datetime, end: datetime, most: int) -> datetime:
+    """Of the last `most` firings up to `end` the first, or `oldest` if there are fewer since then."""
+    span = FIRST_SPAN
+    while True:
+        begin = max(oldest, end - span)
+        last = deque((one.fire_at for one in expand(recurrence, begin, end)), maxlen=most)
+        if len(last) == most and last[0] is not None:
+            return last[0]
+        if begin == oldest:
+            return oldest
+        span *= 4
+
+
+def _at_most(decisions: list[Decision], left: int) -> tuple[list[Decision], bool]:
+    """As far as so many runs go, and whether that is the end."""
+    for place, one in enumerate(decisions):
+        if one.verdict is Verdict.PENDING:
+            if left <= 0:
+                return decisions[:place], True
+            left -= 1
+    return decisions, left <= 0
+
+
+def _next_look(timing: Timing, done: datetime, ahead: timedelta) -> datetime | None:
+    begin, end = _within(timing, done, done + FAR)
+    first = next(expand(timing.recurrence, begin, end, skipped=True), None)
+    if first is not None:
+        return max(done - ahead / 2, first.known_at - ahead)
+    if end < done + FAR or done.year >= LAST_YEAR:
+        return None
+    return done + FAR / 2

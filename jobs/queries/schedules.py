@@ -1,0 +1,135 @@
+"""Schedules as the expansion needs them: each with its version in force, its tenant and what both say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from jobs.clock import NOW_SQL
+from jobs.database import rows
+
+
+class StoredSchedule(NamedTuple):
+    """One row; nothing in it has been checked."""
+
+    id: UUID
+    shard: int
+    tenant_id: int
+    version: int
+    expanded_until: datetime
+    runs: int
+    paused: bool
+    resume_at: datetime | None
+    skip_until: datetime | None
+    cron: str
+    every: str
+    anchor: str
+    timezone: str
+    on_gap: str
+    on_overlap: str
+    misfire: str
+    grace_seconds: float
+    catch_up_most: int
+    catch_up_seconds: float
+    jitter_seconds: int
+    starts_at: datetime | None
+    ends_at: datetime | None
+    max_runs: int | None
+    template: Any
+    read_at: datetime
+
+
+COLUMNS = f"""schedule.id, schedule.shard, schedule.tenant_id, schedule.version, schedule.expanded_until, schedule.runs,
+    schedule.paused_at is not null and coalesce(schedule.resume_at > {NOW_SQL}, true), schedule.resume_at,
+    case when schedule.paused_at is not null and schedule.resume_at <= {NOW_SQL} then schedule.resume_at
+        else schedule.skip_until end, version.cron, version.every, version.anchor,
+    coalesce(nullif(version.timezone, ''), nullif(tenant.timezone, ''), %(timezone)s),
+    coalesce(nullif(version.on_gap, ''), nullif(tenant.on_gap, ''), %(on_gap)s),
+    coalesce(nullif(version.on_overlap, ''), nullif(tenant.on_overlap, ''), %(on_overlap)s),
+    version.misfire, version.grace_seconds, version.catch_up_most, version.catch_up_seconds, version.jitter_seconds,
+    version.starts_at, version.ends_at, version.max_runs, version.template, {NOW_SQL}"""
+SOURCE = """jobs_schedule schedule
+    join jobs_scheduleversion version on version.schedule_id = schedule.id and version.number = schedule.version
+    join jobs_tenant tenant on tenant.id = schedule.tenant_id"""
+
+# A process with older zone data than the one that expanded last leaves it to those with the newer.
+TO_EXPAND = f"""
+select {COLUMNS} from {SOURCE}
+where schedule.shard = any(%(shards)s) and schedule.look_at <= {NOW_SQL} and schedule.deleted_at is null
+    and schedule.fault is null and schedule.zone_data <= %(zone_data)s
+order by schedule.look_at limit %(limit)s
+for no key update of schedule skip locked"""
+
+ONE = f"""
+select {COLUMNS} from {SOURCE}
+where schedule.id = %(schedule)s and schedule.deleted_at is null for no key update of schedule"""
+
+# Entries that nobody began in time, with the schedules that decide about them.
+MISSED = f"""
+select due.job_id, due.shard, occurrence.id, occurrence.fire_at, {COLUMNS}
+from jobs_dueentry due
+    join jobs_occurrence occurrence on occurrence.job_id = due.job_id
+    join jobs_schedule schedule on schedule.id = occurrence.schedule_id
+    join jobs_scheduleversion version on version.schedule_id = schedule.id and version.number = occurrence.version
+    join jobs_tenant tenant on tenant.id = schedule.tenant_id
+where due.shard = any(%(shards)s) and due.misfire_at <= {NOW_SQL}
+order by due.misfire_at limit %(limit)s
+for update of due skip locked"""
+
+
+def _stored(row: Sequence[Any]) -> StoredSchedule:
+    found = StoredSchedule(*row)
+    return found._replace(template=json.loads(found.template))
+
+
+class Missed(NamedTuple):
+    """A job that was not begun within its grace."""
+
+    job_id: UUID
+    job_shard: int
+    occurrence_id: int
+    fire_at: datetime
+    schedule: StoredSchedule
+
+
+def lock_due_schedules(
+    *,
+    shards: Sequence[int],
+    limit: int,
+    zone_data: str,
+    defaults: dict[str, str],
+    now: datetime | None,
+) -> list[StoredSchedule]:
+    """Schedules whose expansion is due, locked until the commit; what another process has locked is left to it.
+
+    Args:
+        shards: Of this scheduler.
+        limit: Most.
+        zone_data: Of this process.
+        defaults: `timezone`, `on_gap`, `on_overlap` of the deployment.
+        now: Aware UTC; default is the database clock.
+    """
+    params = {"shards": list(shards), "limit": limit, "zone_data": zone_data, "now": now}
+    return [_stored(row) for row in rows(TO_EXPAND, params | defaults)]
+
+
+def lock_schedule(
+    *, schedule_id: UUID, defaults: dict[str, str], now: datetime | None
+) -> StoredSchedule | None:
+    """One schedule, locked until the commit; None if there is none, or it was deleted."""
+    found = rows(ONE, {"schedule": schedule_id, "now": now} | defaults)
+    return _stored(found[0]) if found else None
+
+
+def lock_missed(
+    *, shards: Sequence[int], limit: int, defaults: dict[str, str], now: datetime | None
+) -> list[Missed]:
+    """Waiting jobs past their grace, their due entries locked until the commit, by the version that made them."""
+    found = rows(MISSED, {"shards": list(shards), "limit": limit, "now": now} | defaults)
+    return [
+        Missed(job_id, shard, key, fire_at, _stored(schedule))
+        for job_id, shard, key, fire_at, *schedule in found
+    ]

@@ -1,0 +1,74 @@
+"""withdraw: the schedule of a waiting job takes it back: it was missed, or its schedule was edited, paused or deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from jobs.clock import NOW_SQL
+from jobs.database import commits, rows
+from jobs.states import EventKind, JobStatus
+from jobs.transitions.events import insert_event
+
+WITHDRAW = f"""
+with gone as (
+    delete from jobs_dueentry where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[])
+        and misfire_at is not null
+    returning job_id, shard, tenant_id
+), moved as (
+    update jobs_job job set status = 'cancelled', finished_at = {
+    NOW_SQL
+}, seq = job.seq + 1, updated_at = {NOW_SQL},
+        cancel_requested_at = {
+    NOW_SQL
+}, cancel_requested_by = %(actor)s, cancel_reason = %(reason)s
+    from gone
+    where job.shard = gone.shard and job.id = gone.job_id and job.status = 'scheduled'
+    returning gone.*, job.seq, job.attempt
+), told as (
+    {
+    insert_event(
+        source="moved",
+        kind=EventKind.CANCELLED,
+        start=JobStatus.SCHEDULED,
+        end=JobStatus.CANCELLED,
+        detail="jsonb_build_object('reason', %(reason)s::text, 'was', 'waiting')",
+    )
+}
+) select job_id from moved"""
+
+
+@commits
+def withdraw_jobs(
+    *,
+    shards: Sequence[int],
+    job_ids: Sequence[UUID],
+    reason: str,
+    actor: str,
+    now: datetime | None = None,
+) -> set[UUID]:
+    """waiting → cancelled, for jobs that nobody has ever claimed: only those have a time to miss.
+
+    The winner is whoever takes the due entry.
+
+    Args:
+        shards: Of the jobs.
+        job_ids: Jobs of schedules.
+        reason: Code of why: misfire, paused, edited, deleted.
+        actor: Who decided.
+        now: Aware UTC; default is the database clock.
+
+    Returns:
+        Ids that were withdrawn; the others were claimed first and stay as they are.
+    """
+    if not job_ids:
+        return set()
+    params = {
+        "shards": sorted(set(shards)),
+        "jobs": list(job_ids),
+        "reason": reason,
+        "actor": actor,
+        "now": now,
+    }
+    return {job_id for (job_id,) in rows(WITHDRAW, params)}
