@@ -111,6 +111,7 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(_P.NOWHERE, "enqueue.create_jobs", _P.DUE_ENTRY, _S.SCHEDULED, _E.CREATED),
     Transition(_P.DUE_ENTRY, "claim.claim_batch", _P.PUBLISHED, _S.LEASED, _E.LEASED),
     Transition(_P.DUE_ENTRY, "cancel.cancel_job", _P.FINISHED, _S.CANCELLED, _E.CANCELLED),
+    Transition(_P.DUE_ENTRY, "withdraw.withdraw_jobs", _P.FINISHED, _S.CANCELLED, _E.CANCELLED),
     Transition(_P.DUE_ENTRY, "edit.edit_job", _P.DUE_ENTRY, _S.SCHEDULED, _E.EDITED),
     Transition(_P.PUBLISHED, "take.take_batch", _P.RUNNING, _S.LEASED, _E.STARTED),
     Transition(_P.PUBLISHED, "cancel.cancel_job", _P.FINISHED, _S.CANCELLED, _E.CANCELLED),

@@ -26,8 +26,13 @@ ROOT = Path(__file__).resolve().parent.parent
 TRANSITION_MODULES = sorted((ROOT / "jobs/transitions").glob("*.py"))
 
 # Modules of jobs/transitions that hold pieces of statements, and functions that move no job.
-PIECES = {"__init__", "events", "limits", "statements"}
-MOVE_NOTHING = {"lease.extend_leases", "finish.reject_completion", "unpark.unpark_jobs"}
+PIECES = {"__init__", "events", "ledger", "limits", "statements"}
+MOVE_NOTHING = {
+    "lease.extend_leases",
+    "finish.reject_completion",
+    "unpark.unpark_jobs",
+    "withdraw.let_late_jobs",
+}
 
 
 # Who writes
@@ -168,7 +173,7 @@ ANY_TABLE = re.compile(
     r"\b(?:insert\s+into|update|delete\s+from)\s+jobs_\w+|jobs_ensure_", re.IGNORECASE
 )
 # Statements that are made here and sent by others, under their mark; and a transaction that only reads.
-NO_COMMITS = {"statements", "events", "limits", "verifying"}
+NO_COMMITS = {"statements", "events", "ledger", "limits", "verifying"}
 
 
 def unmarked_commits(source: str) -> list[str]:

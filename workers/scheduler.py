@@ -17,13 +17,12 @@ from jobs.database import commits, drop_if_gone, is_unavailable, rows
 from jobs.policies.demand import Stored, to_json
 from jobs.queries.candidates import seconds_to_next_due
 from jobs.services.dispatch import Dispatched, dispatch
-from jobs.services.expansion import expand_schedules, judge_missed_jobs
+from jobs.services.expansion import expand_schedules, judge_missed_jobs, settle_occurrences
 from jobs.services.fleet import report_demand
 from jobs.services.memory import Memory
 from jobs.services.pausing import end_pauses
 from jobs.services.reaping import reap
 from jobs.transitions.events import scheduler_actor
-from jobs.transitions.occurrences import settle_occurrences
 from jobs.transitions.unpark import unpark_jobs
 from workers.listen import Listener
 from workers.loop import Loop

@@ -142,7 +142,7 @@ class Occurrence(models.Model):
         ]
         indexes = [
             models.Index(
-                fields=["shard", "due_at"],
+                fields=["job_shard", "due_at"],
                 condition=Q(verdict=Verdict.PENDING.value),
                 name="occurrence_pending",
             ),

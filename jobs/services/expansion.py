@@ -17,7 +17,7 @@ from django.db import IntegrityError, transaction
 from jobs import telemetry
 from jobs.clock import NOW_SQL
 from jobs.conf import conf
-from jobs.database import atomically, rows
+from jobs.database import atomically, commits, rows
 from jobs.errors import InvalidField, JobError, QuotaExceeded, ValidationFailed
 from jobs.models import Schedule, Tenant
 from jobs.policies.misfire import Plan, Timing, jitter_delay, judge_missed, plan
@@ -31,13 +31,13 @@ from jobs.services.preview import parse_recurrence
 from jobs.services.requests import JobRequest, parse_request
 from jobs.services.submit import submit_jobs
 from jobs.states import Misfire, Verdict
-from jobs.transitions.occurrences import (
+from jobs.transitions.ledger import (
     NewOccurrence,
     give_jobs,
     judge_occurrences,
     record_occurrences,
 )
-from jobs.transitions.withdraw import withdraw_jobs
+from jobs.transitions.withdraw import let_late_jobs, withdraw_jobs
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +61,29 @@ update jobs_schedule schedule set expanded_until = done.expanded_until, look_at 
 from unnest(%(ids)s::uuid[], %(untils)s::timestamptz[], %(looks)s::timestamptz[], %(runs)s::int[])
     as done(id, expanded_until, look_at, runs)
 where schedule.id = done.id"""
-LET_LATE = """
-update jobs_dueentry set misfire_at = null
-where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[]) and misfire_at is not null
-returning job_id"""
+# Of those whose time has come: whether, and how late, its job was claimed. The history of a job begins with its first
+# claim, however often it is tried.
+SETTLE = f"""
+with settled as (
+    select occurrence.id, occurrence.due_at, version.grace_seconds, job.status, (
+        select min(event.at) from jobs_jobevent event
+        where event.shard = any(%(shards)s) and event.shard = job.shard and event.job_id = job.id
+            and event.kind = 'leased') as claimed_at
+    from jobs_occurrence occurrence
+    join jobs_scheduleversion version
+        on version.schedule_id = occurrence.schedule_id and version.number = occurrence.version
+    left join jobs_job job on job.shard = occurrence.job_shard and job.id = occurrence.job_id
+        and job.shard = any(%(shards)s)
+    where occurrence.job_shard = any(%(shards)s) and occurrence.verdict = 'pending' and occurrence.due_at <= {NOW_SQL}
+        and (job.status is null or job.status <> 'scheduled' or job.attempt > 0)
+    order by occurrence.due_at limit %(limit)s
+)
+update jobs_occurrence occurrence set decided_at = {NOW_SQL},
+    verdict = case when claimed_at is null then 'skipped'
+        when claimed_at > settled.due_at + grace_seconds * interval '1 second' then 'late' else 'ran' end,
+    reason = case when claimed_at is null then 'cancelled' else '' end
+from settled where occurrence.id = settled.id and occurrence.verdict = 'pending'
+returning occurrence.id"""
 
 
 @dataclass(slots=True)
@@ -160,7 +179,8 @@ def expand_schedules(
     return done
 
 
-def expand_locked(stored: StoredSchedule, *, actor: str, now: datetime | None) -> None:
+@atomically
+def expand_schedule(stored: StoredSchedule, *, actor: str, now: datetime | None) -> None:
     """One round of one schedule, inside the transaction that has locked it.
 
     Args:
@@ -249,7 +269,9 @@ def _store(rounds: Sequence[_Round], actor: str, now: datetime | None) -> None:
             tenant=tenants[tenant_id], requests=[each for _, _, each in wanted], actor=actor
         )
         give_jobs(
-            {key: (one.job_id, one.shard) for (key, _, _), one in zip(wanted, made, strict=True)}
+            jobs={
+                key: (one.job_id, one.shard) for (key, _, _), one in zip(wanted, made, strict=True)
+            }
         )
     if rounds:
         _advance(rounds, runs, now)
@@ -325,8 +347,7 @@ def judge_missed_jobs(*, shards: Sequence[int], actor: str, now: datetime | None
         else:
             gone[one.job_id] = one.occurrence_id, verdict, reason
     held = sorted({one.job_shard for one in missed})
-    if late:
-        rows(LET_LATE, {"shards": held, "jobs": late})
+    let_late_jobs(shards=held, job_ids=late, now=now)
     withdrawn = withdraw_jobs(
         shards=held, job_ids=list(gone), reason="misfire", actor=actor, now=now
     )
@@ -342,3 +363,20 @@ def _judged(stored: StoredSchedule, fire_at: datetime) -> tuple[Verdict, str]:
         return judge_missed(timing_of(stored), fire_at, stored.read_at)
     except ValidationFailed:
         return Verdict.PENDING, ""  # a rule that cannot be read any more: better late than lost
+
+
+@commits
+def settle_occurrences(
+    *, shards: Sequence[int], limit: int = 1000, now: datetime | None = None
+) -> int:
+    """pending → ran, late, or skipped because somebody cancelled its job first.
+
+    Args:
+        shards: Of the jobs.
+        limit: Most in one statement.
+        now: Aware UTC; default is the database clock.
+
+    Returns:
+        How many.
+    """
+    return len(rows(SETTLE, {"shards": list(shards), "limit": limit, "now": now}))

@@ -22,13 +22,13 @@ from jobs.errors import InvalidField, NotFound, NotPaused, ValidationFailed, Ver
 from jobs.models import Schedule, ScheduleVersion, Tenant
 from jobs.policies.sharding import shard_of
 from jobs.queries.schedules import StoredSchedule, lock_schedule
-from jobs.services.expansion import defaults, expand_locked, timing_of
+from jobs.services.expansion import defaults, expand_schedule, timing_of
 from jobs.services.preview import check_upcoming, parse_recurrence
 from jobs.services.requests import parse_request
 from jobs.services.schedule_requests import RECURRENCE, ScheduleRequest
 from jobs.services.submit import Submitted, check_request, submit_jobs
 from jobs.states import Verdict
-from jobs.transitions.occurrences import judge_occurrences
+from jobs.transitions.ledger import judge_occurrences
 from jobs.transitions.withdraw import withdraw_jobs
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,10 @@ def create_schedule(
     schedule = Schedule(
         id=schedule_id,
         shard=shard_of(
-            tenant_id=tenant.pk, key=schedule_id.bytes, spread=conf().shards, shards=conf().shards
+            tenant_id=tenant.pk,
+            key=request.name.encode(),
+            spread=conf().shards,
+            shards=conf().shards,
         ),
         tenant=tenant,
         name=request.name,
@@ -174,7 +177,7 @@ def pause_schedule(
     moment = now or database_now()
     stored = _locked(tenant, schedule_id, now)
     if not stored.paused:  # what fired before this moment does not fall into the pause
-        expand_locked(stored, actor=actor, now=moment)
+        expand_schedule(stored, actor=actor, now=moment)
         stored = _locked(tenant, schedule_id, now)
     old = _take_back(schedule_id, "paused", actor, moment)
     judge_occurrences(dict.fromkeys(old, (Verdict.SUPERSEDED, "paused")), now=now)
@@ -304,7 +307,7 @@ def _expand(schedule_id: UUID, actor: str, now: datetime | None) -> None:
     stored = lock_schedule(schedule_id=schedule_id, defaults=defaults(), now=now)
     if stored is not None:
         timing_of(stored)  # a caller's fault is told, not flagged
-        expand_locked(stored, actor=actor, now=now)
+        expand_schedule(stored, actor=actor, now=now)
 
 
 def _take_back(schedule_id: UUID, why: str, actor: str, moment: datetime) -> list[int]:

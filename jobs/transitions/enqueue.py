@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from string import Template
 from typing import Any
 from uuid import UUID
 
@@ -44,20 +45,11 @@ class NewJob:
     created_by: str = ""
 
 
-def _create_sql(*, misfires: bool) -> str:
-    """Only jobs of schedules can miss their time; the others pay nothing for it.
-
-    One JSON parameter carries the whole batch. Rows go in by request key, so that two clients creating the same keys in
-    opposite order wait for each other instead of deadlocking.
-    """
-    column, value, source = (
-        ", misfire_at",
-        ", misfire_at",
-        "made join wanted on wanted.id = job_id",
-    )
-    if not misfires:
-        column, value, source = "", "", "made"
-    return f"""
+# One JSON parameter carries the whole batch. Rows go in by request key, so that two clients creating the same
+# keys in opposite order wait for each other instead of deadlocking. Only jobs of schedules can miss their time; the
+# others pay nothing for it.
+_CREATE = Template(
+    f"""
 with wanted as (
     select * from jsonb_to_recordset(%(jobs)s::jsonb) as wanted(
         id uuid, shard smallint, tenant_id int, handler text, route_id int, lane_id smallint, priority smallint,
@@ -76,18 +68,19 @@ with wanted as (
     on conflict (shard, tenant_id, request_key) where request_key is not null do nothing
     returning id as job_id, shard, tenant_id, route_id, lane_id, priority, due_at, concurrency_key, attempt, seq
 ), calendar as (
-    insert into jobs_dueentry (job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key{column})
+    insert into jobs_dueentry (job_id, due_at, shard, route_id, lane_id, priority, tenant_id, concurrency_key$column)
     select job_id, made.due_at, made.shard, made.route_id, made.lane_id, made.priority, made.tenant_id,
-        made.concurrency_key{value}
-    from {source}
+        made.concurrency_key$column
+    from $source
 ), told as (
     {insert_event(source="made", kind=EventKind.CREATED, start=None, end=JobStatus.SCHEDULED, due_at="due_at")}
 )
 select job_id, due_at <= {NOW_SQL} + interval '2 seconds' from made"""
-
-
-CREATE = _create_sql(misfires=False)
-CREATE_OF_SCHEDULES = _create_sql(misfires=True)
+)
+CREATE = _CREATE.substitute(column="", source="made")
+CREATE_OF_SCHEDULES = _CREATE.substitute(
+    column=", misfire_at", source="made join wanted on wanted.id = job_id"
+)
 
 
 @commits

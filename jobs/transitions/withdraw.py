@@ -1,4 +1,4 @@
-"""withdraw: the schedule of a waiting job takes it back: it was missed, or its schedule was edited, paused or deleted."""
+"""withdraw: the schedule of a waiting job takes it back, because it was missed, edited, paused or deleted. Or lets it run late."""
 
 from __future__ import annotations
 
@@ -39,6 +39,12 @@ with gone as (
 ) select job_id from moved"""
 
 
+LET_LATE = """
+update jobs_dueentry set misfire_at = null
+where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[]) and misfire_at is not null
+returning job_id"""
+
+
 @commits
 def withdraw_jobs(
     *,
@@ -72,3 +78,25 @@ def withdraw_jobs(
         "now": now,
     }
     return {job_id for (job_id,) in rows(WITHDRAW, params)}
+
+
+@commits
+def let_late_jobs(
+    *, shards: Sequence[int], job_ids: Sequence[UUID], now: datetime | None = None
+) -> set[UUID]:
+    """waiting stays waiting: a job that was missed may be claimed all the same.
+
+    Args:
+        shards: Of the jobs.
+        job_ids: Jobs of schedules.
+        now: Unused; every transition takes it.
+
+    Returns:
+        Ids of those that were still waiting for this.
+    """
+    if not job_ids:
+        return set()
+    return {
+        job_id
+        for (job_id,) in rows(LET_LATE, {"shards": sorted(set(shards)), "jobs": list(job_ids)})
+    }

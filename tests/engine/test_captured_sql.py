@@ -8,26 +8,39 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import jobs.services
 import jobs.transitions
 import workers
+from jobs.clock import database_now
 from jobs.conf import conf
 from jobs.database import rows
 from jobs.models import Job, JobEvent, Pause
 from jobs.policies.sharding import shard_of_id
 from jobs.queries import candidates, fleet
 from jobs.services.dispatch import dispatch
+from jobs.services.expansion import expand_schedules, judge_missed_jobs, settle_occurrences
 from jobs.services.memory import Memory
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
 from jobs.services.pausing import end_pauses, pause, resume
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
+from jobs.services.schedule_requests import parse_schedule
+from jobs.services.schedules import (
+    delete_schedule,
+    edit_schedule,
+    pause_schedule,
+    resume_schedule,
+    tenant_defaults,
+    trigger_schedule,
+)
 from jobs.services.submit import submit_jobs
 from jobs.states import TRANSITIONS, Place
 from jobs.transitions.cancel import cancel_job
@@ -41,6 +54,7 @@ from tests.factories import (
     make_handler,
     make_job,
     make_pool,
+    make_schedule,
     make_tenant,
     make_worker,
     publish,
@@ -162,6 +176,32 @@ def every_service() -> None:
     reap(shards=all_shards(), actor=SCHEDULER, rng=random.Random(1), now=it.now)
 
 
+def every_schedule() -> None:
+    """Expanded, edited, paused and deleted; missed, run late, and settled."""
+    # The earliest of its jobs is out of reach: what was made is missed whatever the policy, or let late.
+    now = database_now()
+    for policy in ("skip", "all"):
+        schedule = make_schedule(name=policy, cron="*/5 * * * *", misfire=policy, now=now)
+        who: dict[str, Any] = {
+            "tenant": schedule.tenant,
+            "schedule_id": schedule.pk,
+            "actor": "user:anna",
+        }
+        later = now + timedelta(minutes=15)
+        judge_missed_jobs(shards=all_shards(), actor=SCHEDULER, now=later)
+        settle_occurrences(shards=all_shards(), now=later)
+        expand_schedules(shards=all_shards(), actor=SCHEDULER, now=later + timedelta(hours=1))
+        request = parse_schedule(
+            {"name": policy, "cron": "*/7 * * * *", "job": {"handler": "billing.charge"}},
+            defaults=tenant_defaults(schedule.tenant),
+        )
+        edit_schedule(**who, version=1, request=request, now=later)
+        pause_schedule(**who, reason="billing run", now=later)
+        resume_schedule(**who, now=later)
+        trigger_schedule(**who)
+        delete_schedule(**who, now=later)
+
+
 def every_loop() -> None:
     """A turn of the scheduler, which owns all shards for this."""
     assert Scheduler(shards=all_shards()).run_once().published >= 0
@@ -172,6 +212,7 @@ def sent() -> list[Statement]:
     with captured() as found:
         every_transition()
         every_service()
+        every_schedule()
         every_loop()
     return found
 

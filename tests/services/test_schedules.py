@@ -10,7 +10,7 @@ import pytest
 from jobs.errors import NotFound, NotPaused, UnknownHandler, ValidationFailed, VersionConflict
 from jobs.models import DueEntry, Job, Occurrence, Schedule
 from jobs.policies.zones import ZONE_DATA
-from jobs.services.expansion import expand_schedules, judge_missed_jobs
+from jobs.services.expansion import expand_schedules, judge_missed_jobs, settle_occurrences
 from jobs.services.schedule_requests import parse_schedule
 from jobs.services.schedules import (
     delete_schedule,
@@ -21,7 +21,6 @@ from jobs.services.schedules import (
     trigger_schedule,
 )
 from jobs.transitions.claim import claim_batch
-from jobs.transitions.occurrences import settle_occurrences
 from tests.factories import (
     SCHEDULER,
     all_shards,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
-from jobs.models import Pool
+from jobs.models import DueEntry, Pool
 from jobs.policies.sharding import new_job_id
-from jobs.transitions import cancel, claim, edit, enqueue, finish, lease, requeue, take
+from jobs.transitions import cancel, claim, edit, enqueue, finish, lease, requeue, take, withdraw
 from tests.factories import BOOM, SCHEDULER, WORKER
 from tests.support.places import Standing
 
@@ -131,6 +131,13 @@ def edit_job(it: Standing, **changed: Any) -> None:
     edit.edit_job(**{**given, "now": it.now, **changed})
 
 
+def withdraw_jobs(it: Standing, **changed: Any) -> set[UUID]:
+    """As of a schedule's job: only those have a time to miss."""
+    DueEntry.objects.filter(pk=it.job_id).update(misfire_at=it.now)
+    given = {"shards": [it.shard], "job_ids": [it.job_id], "reason": "misfire", "now": it.now}
+    return withdraw.withdraw_jobs(**{**given, "actor": SCHEDULER, **changed})
+
+
 def reject_completion(it: Standing, **changed: Any) -> bool:
     given: dict[str, Any] = {"shard": it.shard, "job_id": it.job_id, "lease_id": it.lease_id}
     given |= {"token": 1, "worker_id": NOBODY, "reported": "succeeded", "now": it.now, **changed}
@@ -156,6 +163,7 @@ MOVES: dict[str, tuple[Callable[[Standing], Any], ...]] = {
     "enqueue.create_jobs": (create_jobs,),
     "claim.claim_batch": (claim_batch,),
     "take.take_batch": (take_batch,),
+    "withdraw.withdraw_jobs": (withdraw_jobs,),
     "lease.release_jobs": (release_jobs,),
     "lease.expire_published": (expire_published,),
     "lease.expire_started": (expire_started, expire_exhausted),

@@ -69,6 +69,7 @@ def test_a_new_job_has_its_row_its_due_entry_and_its_first_event():
         "reference": "cus_431",
         "tags": ["vip", "eu"],
         "concurrency_key": "account-7",
+        "schedule_id": None,
         "cancel_requested_at": None,
         "cancel_requested_by": "",
         "cancel_reason": "",

@@ -1,4 +1,7 @@
-"""The ledger of schedules: what was expected to fire and what became of it, written in sets. No job moves here."""
+"""The ledger of schedules: what was expected to fire and what became of it, written in sets, in the caller's commit.
+
+No job moves here.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from jobs.clock import NOW_SQL
-from jobs.database import commits, rows
+from jobs.database import rows
 from jobs.states import Verdict
 
 
@@ -61,30 +64,7 @@ from jsonb_to_recordset(%(judged)s::jsonb) as judged(id bigint, verdict text, re
 where occurrence.id = judged.id and occurrence.verdict = 'pending'
 returning occurrence.id"""
 
-# Of those whose time has come: whether, and how late, its job was claimed. The history of a job begins with its first
-# claim, however often it is tried.
-SETTLE = f"""
-with settled as (
-    select occurrence.id, occurrence.due_at, version.grace_seconds, job.status, (
-        select min(event.at) from jobs_jobevent event
-        where event.shard = job.shard and event.job_id = job.id and event.kind = 'leased') as claimed_at
-    from jobs_occurrence occurrence
-    join jobs_scheduleversion version
-        on version.schedule_id = occurrence.schedule_id and version.number = occurrence.version
-    left join jobs_job job on job.shard = occurrence.job_shard and job.id = occurrence.job_id
-    where occurrence.shard = any(%(shards)s) and occurrence.verdict = 'pending' and occurrence.due_at <= {NOW_SQL}
-        and (job.status is null or job.status <> 'scheduled' or job.attempt > 0)
-    order by occurrence.due_at limit %(limit)s
-)
-update jobs_occurrence occurrence set decided_at = {NOW_SQL},
-    verdict = case when claimed_at is null then 'skipped'
-        when claimed_at > settled.due_at + grace_seconds * interval '1 second' then 'late' else 'ran' end,
-    reason = case when claimed_at is null then 'cancelled' else '' end
-from settled where occurrence.id = settled.id and occurrence.verdict = 'pending'
-returning occurrence.id"""
 
-
-@commits
 def record_occurrences(
     found: Sequence[NewOccurrence], *, now: datetime | None = None
 ) -> dict[tuple[UUID, str, int], int]:
@@ -104,8 +84,7 @@ def record_occurrences(
     return {(schedule_id, slot, number): key for schedule_id, slot, number, key in made}
 
 
-@commits
-def give_jobs(jobs: Mapping[int, tuple[UUID, int]]) -> None:
+def give_jobs(*, jobs: Mapping[int, tuple[UUID, int]]) -> None:
     """Name the job of each occurrence.
 
     Args:
@@ -119,7 +98,6 @@ def give_jobs(jobs: Mapping[int, tuple[UUID, int]]) -> None:
         rows(GIVE_JOBS + " returning occurrence.id", {"given": json.dumps(given)})
 
 
-@commits
 def judge_occurrences(
     verdicts: Mapping[int, tuple[Verdict, str]], *, now: datetime | None = None
 ) -> set[int]:
@@ -139,20 +117,3 @@ def judge_occurrences(
     if not judged:
         return set()
     return {key for (key,) in rows(JUDGE, {"judged": json.dumps(judged), "now": now})}
-
-
-@commits
-def settle_occurrences(
-    *, shards: Sequence[int], limit: int = 1000, now: datetime | None = None
-) -> int:
-    """pending → ran, late, or skipped because somebody cancelled its job first.
-
-    Args:
-        shards: Of the schedules.
-        limit: Most in one statement.
-        now: Aware UTC; default is the database clock.
-
-    Returns:
-        How many.
-    """
-    return len(rows(SETTLE, {"shards": list(shards), "limit": limit, "now": now}))
