@@ -143,7 +143,9 @@ class Scheduler:
         return pause if done.wake_seconds is None else min(pause, done.wake_seconds)
 
     def _pause_of_idle(self, done: Dispatched) -> float:
-        next_due = seconds_to_next_due(shards=self._ownership.shards)
+        next_due = seconds_to_next_due(
+            shards=self._ownership.shards, floors=self._memory.backlog.floors
+        )
         if next_due is None or next_due > 0:
             self._pause = FIRST_PAUSE_SECONDS
             tick = conf().tick_seconds * self._rng.uniform(0.9, 1.0)

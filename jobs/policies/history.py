@@ -58,6 +58,19 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseFacts:
+    """The job's lease as its row has it; `worker` and `started_at` are None while it is only published."""
+
+    id: str
+    token: int
+    attempt: int
+    worker: str | None
+    started_at: datetime | None
+    expires_at: datetime
+    cancel_requested: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What the tables say of one job now."""
 
@@ -70,9 +83,8 @@ class Facts:
     retry: object = None
     due_at: datetime | None = None  # of the due entry
     has_due_entry: bool = False
-    has_lease: bool = False
-    lease_worker: str | None = None
-    lease_expires_at: datetime | None = None
+    cancel_requested: bool = False  # somebody asked for a cancel, whatever came of it
+    lease: LeaseFacts | None = None
     open_dead_letters: int = 0
 
 
@@ -96,7 +108,9 @@ class _State:
     due_at: datetime | None = None
     lease: str | None = None
     worker: str | None = None  # actor that started this lease
-    cancel_asked: bool = False
+    started_at: datetime | None = None
+    cancel_asked: bool = False  # of the worker that runs it
+    cancel_known: bool = False  # somebody cancelled it, running or not
     discarded: bool = False
     leases: set[str] = field(default_factory=set)
     last_failure: Event | None = None
@@ -157,11 +171,10 @@ def _step(state: _State, event: Event, facts: Facts, bounds: Bounds) -> Iterator
     """Rules that an event breaks where it stands; then the state after it."""
     if event.detail_lost:
         yield Violation("I18", event.seq, "its detail is no JSON object that can be read")
+    if event.kind != EventKind.LEASED and event.attempt != state.attempt:
+        yield Violation("I9", event.seq, f"attempt {event.attempt} in attempt {state.attempt}")
     if event.kind == EventKind.COMPLETION_REJECTED:
-        if (event.from_status, event.to_status) != (state.status, state.status):
-            yield Violation("I4", event.seq, "a refused report changed the status")
-        if event.lease is not None and event.lease == state.lease:
-            yield Violation("I4", event.seq, "the report of the current lease was refused")
+        yield from _check_refusal(state, event)
         return
     yield from _check_move(state, event)
     match event.kind:
@@ -171,6 +184,12 @@ def _step(state: _State, event: Event, facts: Facts, bounds: Bounds) -> Iterator
             yield from _check_lease(state, event)
             if state.worker is not None:
                 yield Violation("I2", event.seq, "started twice under one lease")
+        case EventKind.CANCEL_REQUESTED:
+            yield from _check_lease(state, event)
+            if state.cancel_asked:
+                yield Violation("I11", event.seq, "a cancel was asked twice")
+            if state.worker is None:
+                yield Violation("I11", event.seq, "a cancel was asked of nobody")
     if event.kind in ENDS and state.status == JobStatus.LEASED:
         yield from _check_end(state, event, bounds)
     if event.kind == EventKind.PUBLISH_EXPIRED:
@@ -178,6 +197,15 @@ def _step(state: _State, event: Event, facts: Facts, bounds: Bounds) -> Iterator
     if event.kind == EventKind.FAILED:
         yield from _check_backoff(event, facts.retry)
     _apply(state, event, facts)
+
+
+def _check_refusal(state: _State, event: Event) -> Iterator[Violation]:
+    if (event.from_status, event.to_status) != (state.status, state.status):
+        yield Violation("I4", event.seq, "a refused report changed the status")
+    if event.lease is not None and event.lease == state.lease:
+        yield Violation("I4", event.seq, "the report of the current lease was refused")
+    if event.token is not None and event.token > state.token:
+        yield Violation("I3", event.seq, f"refused token {event.token} before it was issued")
 
 
 def _check_move(state: _State, event: Event) -> Iterator[Violation]:
@@ -224,8 +252,7 @@ def _check_claim(state: _State, event: Event) -> Iterator[Violation]:
 def _check_end(state: _State, event: Event, bounds: Bounds) -> Iterator[Violation]:
     expired = event.detail.get("cause") == "lease_expired"
     yield from _check_lease(state, event)
-    if event.attempt != state.attempt:
-        yield Violation("I9", event.seq, f"attempt {event.attempt} ends in {state.attempt}")
+    yield from _check_cancel(state, event)
     if expired:
         if state.worker is None and event.kind != EventKind.CANCELLED:
             yield Violation("I9", event.seq, "an attempt that never started was counted")
@@ -235,8 +262,6 @@ def _check_end(state: _State, event: Event, bounds: Bounds) -> Iterator[Violatio
             yield Violation("I4", event.seq, f"{event.actor} ended what {state.worker} holds")
     elif event.kind != EventKind.CANCELLED:
         yield Violation("I4", event.seq, f"{event.kind} of an attempt that never started")
-    if state.cancel_asked and event.kind not in (_K.CANCELLED, _K.SUCCEEDED):
-        yield Violation("I11", event.seq, f"{event.kind} after a cancel was asked")
     if event.kind == EventKind.DEAD:
         permanent = event.detail.get("reason") == "permanent_error"
         if not permanent and event.attempt < state.limit:
@@ -246,6 +271,21 @@ def _check_end(state: _State, event: Event, bounds: Bounds) -> Iterator[Violatio
         yield Violation(
             "I9", event.seq, f"tried again after attempt {event.attempt} of {state.limit}"
         )
+
+
+def _check_cancel(state: _State, event: Event) -> Iterator[Violation]:
+    """An attempt that was asked to stop ends as cancelled, or succeeds and says that the wish came too late."""
+    outcome = event.detail.get("cancel")
+    if event.kind == EventKind.SUCCEEDED:
+        if (outcome == "too_late") != state.cancel_asked:
+            asked = "was" if state.cancel_asked else "was never"
+            told = f"succeeded with cancel {outcome!r}, and a cancel {asked} asked"
+            yield Violation("I11", event.seq, told)
+    elif event.kind != EventKind.CANCELLED:
+        if state.cancel_asked:
+            yield Violation("I11", event.seq, f"{event.kind} after a cancel was asked")
+    elif state.worker is not None and not state.cancel_asked and outcome != "by_handler":
+        yield Violation("I11", event.seq, "cancelled while it ran, and nobody had asked")
 
 
 def _check_lease(state: _State, event: Event) -> Iterator[Violation]:
@@ -275,9 +315,9 @@ def _check_expiry(event: Event, bounds: Bounds) -> Iterator[Violation]:
 
 
 def _check_overdue(facts: Facts, bounds: Bounds) -> Iterator[Violation]:
-    if bounds.now is None or facts.lease_expires_at is None:
+    if bounds.now is None or facts.lease is None:
         return
-    waits = (bounds.now - facts.lease_expires_at).total_seconds()
+    waits = (bounds.now - facts.lease.expires_at).total_seconds()
     if _is_late(waits, bounds):
         yield Violation("I8", 0, f"its lease ran out {waits:.3f} s ago and nobody took it back")
 
@@ -317,11 +357,14 @@ def _apply(state: _State, event: Event, facts: Facts) -> None:
         case EventKind.LEASED:
             state.attempt, state.token = event.attempt, event.token or state.token
             state.lease, state.worker, state.last_failure = event.lease, None, None
+            state.started_at = None
             state.leases.add(str(event.lease))
         case EventKind.STARTED:
-            state.worker = event.actor
+            state.worker, state.started_at = event.actor, event.at
         case EventKind.CANCEL_REQUESTED:
-            state.cancel_asked = True
+            state.cancel_asked = state.cancel_known = True
+        case EventKind.CANCELLED:  # one that ran tells by its request, if there was one
+            state.cancel_known = state.cancel_known or state.worker is None
         case EventKind.REQUEUED:
             state.limit = state.attempt + facts.max_attempts
         case EventKind.DISCARDED:
@@ -344,15 +387,17 @@ def _compare(state: _State, facts: Facts, events: int) -> Iterator[Violation]:
         ("attempt_limit", state.limit, facts.attempt_limit),
         ("lease_token", state.token, facts.lease_token),
         ("seq", events, facts.seq),
+        ("cancel_requested", state.cancel_known, facts.cancel_requested),
     ]
     for name, said, stored in told:
         if said != stored:
             yield Violation("I18", 0, f"{name}: events say {said}, the row says {stored}")
     waits, owned = facts.status == JobStatus.SCHEDULED, facts.status == JobStatus.LEASED
-    if facts.has_due_entry != waits or facts.has_lease != owned:
+    has_lease = facts.lease is not None
+    if facts.has_due_entry != waits or has_lease != owned:
         places = [
             n
-            for n, is_there in (("due entry", facts.has_due_entry), ("lease", facts.has_lease))
+            for n, is_there in (("due entry", facts.has_due_entry), ("lease", has_lease))
             if is_there
         ]
         yield Violation(
@@ -362,13 +407,28 @@ def _compare(state: _State, facts: Facts, events: int) -> Iterator[Violation]:
         )
     if waits and _differ(facts.due_at, state.due_at):
         yield Violation("I18", 0, f"due at {facts.due_at}, events say {state.due_at}")
-    holder = None if facts.lease_worker is None else f"worker:{facts.lease_worker}"
-    if owned and holder != state.worker:
-        yield Violation("I18", 0, f"lease held by {facts.lease_worker}, events say {state.worker}")
+    if facts.lease is not None:
+        yield from _compare_lease(state, facts.lease)
     if facts.open_dead_letters != (facts.status == JobStatus.DEAD and not state.discarded):
         yield Violation(
             "I18", 0, f"{facts.open_dead_letters} open dead letters of a {facts.status} job"
         )
+
+
+def _compare_lease(state: _State, lease: LeaseFacts) -> Iterator[Violation]:
+    told: list[tuple[str, object, object]] = [
+        ("id", state.lease, lease.id),
+        ("token", state.token, lease.token),
+        ("attempt", state.attempt, lease.attempt),
+        ("worker", state.worker, None if lease.worker is None else f"worker:{lease.worker}"),
+        ("cancel_requested", state.cancel_asked, lease.cancel_requested),
+    ]
+    for name, said, stored in told:
+        if said != stored:
+            yield Violation("I18", 0, f"lease {name}: events say {said}, the row says {stored}")
+    if _differ(lease.started_at, state.started_at):
+        told_at = f"lease started at {lease.started_at}, events say {state.started_at}"
+        yield Violation("I18", 0, told_at)
 
 
 def _number(value: object) -> float | None:

@@ -2,10 +2,15 @@
 
 A group is (shard, route, lane, priority, tenant). Entries that are parked (every slot of their concurrency key is taken)
 are not read: they come back when a slot is free.
+
+A floor is a due time of one shard below which a reader has found nothing. While somebody's old snapshot lasts, entries that
+are long gone stay in the indexes, in front of all others, and whoever begins at the beginning reads every one of them. But
+rows commit late and with old due times: who reads from floors must read from the beginning now and then.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -16,6 +21,9 @@ from jobs.clock import NOW_SQL
 from jobs.database import rows
 
 SHORTEST_SECONDS = 0.0001
+BEGINNING = -math.inf
+
+type Floors = Mapping[int, float]  # shard → due time, seconds since 1970 by the database
 
 
 class GroupKey(NamedTuple):
@@ -39,26 +47,28 @@ class DueRow(NamedTuple):
 
 _KEY = "shard, route_id, lane_id, priority, tenant_id"
 _KEPT = f"{_KEY}, job_id, due_at, concurrency_key"
+_MINE = "unnest(%(shards)s::smallint[], %(floors)s::float8[]) as mine(shard, floor)"
 _TOLD = """head.shard, head.route_id, head.lane_id, head.priority, head.tenant_id, head.job_id,
     extract(epoch from head.due_at)::float8, head.concurrency_key"""
 
 # One probe of (shard, due_at) per shard; a shard that fills its page is deep, and is read by groups.
 DUE = f"""
-select {_TOLD} from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
+select {_TOLD} from {_MINE} cross join lateral (
     select {_KEPT} from jobs_dueentry entry
-    where entry.shard = mine.shard and not parked and due_at <= {NOW_SQL} order by due_at limit %(limit)s) head"""
+    where entry.shard = mine.shard and not parked and due_at >= to_timestamp(floor) and due_at <= {NOW_SQL} order by due_at limit %(limit)s) head"""
 
 # A loose index scan: from each group the next probe jumps behind it, so the cost is by groups and not by rows. It visits
 # groups that have only future work, too.
 GROUPS = f"""
-select {_TOLD} from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
+select {_TOLD} from {_MINE} cross join lateral (
     with recursive group_head as (
         (select {_KEPT} from jobs_dueentry entry
-        where entry.shard = mine.shard and not parked order by {_KEY}, due_at limit 1)
+        where entry.shard = mine.shard and not parked and due_at >= to_timestamp(floor) order by {_KEY}, due_at limit 1)
         union all
         select behind.* from group_head as last cross join lateral (
             select {_KEPT} from jobs_dueentry entry
-            where entry.shard = mine.shard and not parked and (entry.route_id, entry.lane_id, entry.priority, entry.tenant_id)
+            where entry.shard = mine.shard and not parked and due_at >= to_timestamp(floor)
+                and (entry.route_id, entry.lane_id, entry.priority, entry.tenant_id)
                 > (last.route_id, last.lane_id, last.priority, last.tenant_id)
             order by {_KEY}, due_at limit 1) behind
     )
@@ -66,67 +76,92 @@ select {_TOLD} from unnest(%(shards)s::smallint[]) as mine(shard) cross join lat
 
 HEADS = f"""
 select {_TOLD} from unnest(%(shards)s::smallint[], %(routes)s::int[], %(lanes)s::smallint[], %(priorities)s::smallint[],
-    %(tenants)s::int[], %(limits)s::int[]) as mine(shard, route, lane, of_priority, tenant, up_to) cross join lateral (
+    %(tenants)s::int[], %(limits)s::int[], %(floors)s::float8[])
+    as mine(shard, route, lane, of_priority, tenant, up_to, floor) cross join lateral (
     select {_KEPT} from jobs_dueentry entry
     where entry.shard = mine.shard and route_id = route and lane_id = lane and priority = of_priority
-        and tenant_id = tenant and not parked and due_at <= {NOW_SQL}
+        and tenant_id = tenant and not parked and due_at >= to_timestamp(floor) and due_at <= {NOW_SQL}
     order by due_at limit up_to) head"""
 
 # One probe of (shard, due_at) per shard: a plain min() over the list would read every waiting row. The list once more, as
 # a condition of the probe, would make ten probes of one in the planner's eyes, and a scan of the table cheaper.
 NEXT_DUE = f"""
 select extract(epoch from min(head.due_at) - {NOW_SQL})::float8
-from unnest(%(shards)s::smallint[]) as mine(shard) cross join lateral (
+from {_MINE} cross join lateral (
     select due_at from jobs_dueentry entry
-    where entry.shard = mine.shard and not parked order by due_at limit 1) head"""
+    where entry.shard = mine.shard and not parked and due_at >= to_timestamp(floor) order by due_at limit 1) head"""
 
 
-def due_rows(*, shards: Sequence[int], limit: int, now: datetime | None = None) -> list[DueRow]:
+def due_rows(
+    *,
+    shards: Sequence[int],
+    limit: int,
+    floors: Floors | None = None,
+    now: datetime | None = None,
+) -> list[DueRow]:
     """The earliest due entries of each shard, at most `limit` a shard: all of them, unless a shard has so many.
 
     Args:
         shards: Shards of this scheduler.
         limit: Most rows of one shard.
+        floors: Where to begin; default is at the beginning.
         now: Aware UTC; default is the database clock.
     """
-    return _read(DUE, {"shards": list(shards), "limit": limit, "now": now})
+    return _read(DUE, {**_mine(shards, floors), "limit": limit, "now": now})
 
 
-def due_groups(*, shards: Sequence[int], now: datetime | None = None) -> list[DueRow]:
+def due_groups(
+    *, shards: Sequence[int], floors: Floors | None = None, now: datetime | None = None
+) -> list[DueRow]:
     """The earliest due entry of every group in these shards.
 
     Args:
         shards: Shards that are too deep to be read as a whole.
+        floors: Where to begin; default is at the beginning.
         now: Aware UTC; default is the database clock.
     """
-    return _read(GROUPS, {"shards": list(shards), "now": now})
+    return _read(GROUPS, {**_mine(shards, floors), "now": now})
 
 
-def group_rows(*, limits: Mapping[GroupKey, int], now: datetime | None = None) -> list[DueRow]:
+def group_rows(
+    *,
+    limits: Mapping[GroupKey, int],
+    floors: Floors | None = None,
+    now: datetime | None = None,
+) -> list[DueRow]:
     """The earliest due entries of each of these groups, at most so many, in order of their due time within a group.
 
     Args:
         limits: Group → most rows.
+        floors: Where to begin; default is at the beginning.
         now: Aware UTC; default is the database clock.
     """
     if not limits:
         return []
     names = ("shards", "routes", "lanes", "priorities", "tenants")
-    params = {
+    params: dict[str, object] = {
         name: list(part) for name, part in zip(names, zip(*limits, strict=True), strict=True)
     }
+    params |= _mine([key.shard for key in limits], floors)
     return _read(HEADS, {**params, "limits": list(limits.values()), "now": now})
+
+
+def _mine(shards: Sequence[int], floors: Floors | None) -> dict[str, object]:
+    begin = floors or {}
+    return {"shards": list(shards), "floors": [begin.get(shard, BEGINNING) for shard in shards]}
 
 
 def _read(sql: str, params: dict[str, object]) -> list[DueRow]:
     return [DueRow(GroupKey(*row[:5]), *row[5:]) for row in rows(sql, params, hot=True)]
 
 
-def seconds_to_next_due(*, shards: Sequence[int], now: datetime | None = None) -> float | None:
+def seconds_to_next_due(
+    *, shards: Sequence[int], floors: Floors | None = None, now: datetime | None = None
+) -> float | None:
     """Seconds until the earliest due entry of these shards (negative: already due), None when nothing waits."""
     asked = time.monotonic()
     value: float | None
-    ((value,),) = rows(NEXT_DUE, {"shards": list(shards), "now": now}, hot=True)
+    ((value,),) = rows(NEXT_DUE, {**_mine(shards, floors), "now": now}, hot=True)
     if value is None or now is not None or value <= 0:
         return value
     # Counted from the statement's beginning; what was not due then is not called due now.

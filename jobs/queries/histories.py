@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobs.database import rows
-from jobs.policies.history import Event, Facts
+from jobs.policies.history import Event, Facts, LeaseFacts
 from jobs.queries.history import is_remark, stored_json
 from jobs.queries.lists import plain_time
 
+# Names of what a page tells of each job, in this order, after its id.
+OF_JOB = (
+    *("status", "attempt", "attempt_limit", "max_attempts", "lease_token", "seq", "retry"),
+    *("cancel_requested", "due_at", "has_due_entry", "open_dead_letters"),
+)
+OF_LEASE = ("id", "token", "attempt", "worker", "started_at", "expires_at", "cancel_requested")
 PAGE = f"""
 select job.id, job.status, job.attempt, job.attempt_limit, job.max_attempts, job.lease_token,
-    coalesce(lease.seq, job.seq), job.retry::text, {plain_time("entry.due_at")}, entry.job_id is not null,
-    lease.id is not null, lease.worker::text, {plain_time("lease.expires_at")},
+    coalesce(lease.seq, job.seq), job.retry::text, job.cancel_requested_at is not null,
+    {plain_time("entry.due_at")}, entry.job_id is not null,
     (select count(*) from jobs_deadletter letter
-     where letter.shard = job.shard and letter.job_id = job.id and letter.resolution = 'open')
+     where letter.shard = job.shard and letter.job_id = job.id and letter.resolution = 'open'),
+    lease.id::text, lease.token, lease.attempt, lease.worker::text, {plain_time("lease.started_at")},
+    {plain_time("lease.expires_at")}, lease.cancel_requested
 from jobs_job job
     left join jobs_dueentry entry on entry.shard = job.shard and entry.job_id = job.id
     left join jobs_lease lease on lease.shard = job.shard and lease.job_id = job.id
@@ -90,7 +98,7 @@ def histories(
         events = _events(shards, [row[0] for row in found])
         for row in found:
             if job_id in (None, row[0]):
-                yield History(row[0], _facts(*row[1:]), events.get(row[0], []))
+                yield History(row[0], _facts(row[1:]), events.get(row[0], []))
         if job_id or len(found) < page:
             return
 
@@ -124,33 +132,10 @@ def _events(shards: Sequence[int], job_ids: list[UUID]) -> dict[UUID, list[Event
     return found
 
 
-def _facts(
-    status: str,
-    attempt: int,
-    attempt_limit: int,
-    max_attempts: int,
-    lease_token: int,
-    seq: int,
-    retry: str,
-    due_at: datetime | None,
-    has_due_entry: bool,
-    has_lease: bool,
-    lease_worker: str | None,
-    lease_expires_at: datetime | None,
-    open_dead_letters: int,
-) -> Facts:
+def _facts(values: Sequence[Any]) -> Facts:
+    job = dict(zip(OF_JOB, values, strict=False))
+    lease = dict(zip(OF_LEASE, values[len(OF_JOB) :], strict=True))
     return Facts(
-        status=status,
-        attempt=attempt,
-        attempt_limit=attempt_limit,
-        max_attempts=max_attempts,
-        lease_token=lease_token,
-        seq=seq,
-        retry=stored_json(retry),
-        due_at=due_at,
-        has_due_entry=has_due_entry,
-        has_lease=has_lease,
-        lease_worker=lease_worker,
-        lease_expires_at=lease_expires_at,
-        open_dead_letters=open_dead_letters,
+        **{**job, "retry": stored_json(job["retry"])},
+        lease=None if lease["id"] is None else LeaseFacts(**lease),
     )

@@ -118,7 +118,9 @@ class _Turn:
             self._saw(("pool_saturated", pool_id) for pool_id in self._room)
             return self._done
         head_starts = {lane.pk: lane.head_start_seconds for lane in self._found.lanes}
-        self._memory.backlog.look(shards=self._shards, head_starts=head_starts, now=self._now)
+        self._memory.backlog.look(
+            shards=self._shards, head_starts=head_starts, at=self._at, now=self._now
+        )
         ways, groups = self._routed()
         if groups:
             terms = Terms(self._found, groups, shards=self._shards, now=self._now)

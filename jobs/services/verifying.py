@@ -106,7 +106,7 @@ def verify_history(
                 latest_seconds=latest,
                 now=now,
             )
-            if at_rest and (history.facts.has_lease or _overdue(history.facts.due_at, now)):
+            if at_rest and (history.facts.lease or _overdue(history.facts.due_at, now)):
                 found.append(Violation("I1", 0, f"{history.facts.status} although all is at rest"))
             if deliveries is not None:
                 found += check_deliveries(

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from jobs.clock import database_now
+from jobs.services.backlog import LATE_SECONDS
 from jobs.services.dispatch import dispatch
 from jobs.services.memory import Memory
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
@@ -112,7 +114,23 @@ def test_kf26_services_send_no_time_of_their_process():
         )
         reap(shards=all_shards(), actor=SCHEDULER, rng=random.Random(1))
     assert len(sent) > 10
-    assert [found for one in sent for found in times_in(one.params)] == []
+    # Floors are due times and a moment that the database has told; the test below moves the clock away from them.
+    own = [
+        {**one.params, "floors": None} if isinstance(one.params, dict) else one.params
+        for one in sent
+    ]
+    assert [found for params in own for found in times_in(params)] == []
+
+
+def test_kf26_the_floors_of_a_scan_are_times_of_the_database(monkeypatch):
+    make_worker(make_pool())
+    memory = Memory()
+    before = database_now().timestamp()
+    monkeypatch.setattr(time, "time", lambda: before + MONTH_SECONDS)
+    dispatch(shards=all_shards(), memory=memory, scheduler_id=SCHEDULER_ID, fresh=True)
+    assert memory.backlog.floors.keys() == {*all_shards()}
+    for floor in memory.backlog.floors.values():
+        assert before <= floor + LATE_SECONDS <= database_now().timestamp()
 
 
 def test_a_reading_of_a_clock_is_found_in_any_form():

@@ -21,7 +21,8 @@ DISPATCH, OUTCOMES = "tests/services/test_dispatch.py", "tests/services/test_out
 REAPING, SUBMIT = "tests/services/test_reaping.py", "tests/services/test_submit.py"
 RETRY, ROUTING = "tests/unit/test_retry.py", "tests/unit/test_routing.py"
 FAIRNESS, SHARES = "tests/unit/test_fairness.py", "tests/services/test_dispatch_shares.py"
-HISTORY = "tests/unit/test_history.py"
+HISTORY, VERIFYING = "tests/unit/test_history.py", "tests/services/test_verifying.py"
+SNAPSHOTS = "tests/engine/test_old_snapshots.py"
 PROCESSES, COROUTINES = "tests/workers/test_processes.py", "tests/workers/test_coroutines.py"
 
 
@@ -145,14 +146,14 @@ MUTATIONS: tuple[Mutation, ...] = (
         (
             Change(
                 "jobs/queries/candidates.py",
-                "where entry.shard = mine.shard and not parked and due_at <= {NOW_SQL} order by due_at limit %(limit)s",
-                "where entry.shard = mine.shard and not parked and due_at <= {NOW_SQL} and extract(epoch from due_at)"
-                " >= any(%(seen)s::float8[]) order by due_at limit %(limit)s",
+                "and due_at <= {NOW_SQL} order by due_at limit %(limit)s",
+                "and due_at <= {NOW_SQL} and extract(epoch from due_at) >= any(%(seen)s::float8[])"
+                " order by due_at limit %(limit)s",
             ),
             Change(
                 "jobs/queries/candidates.py",
-                """    return _read(DUE, {"shards": list(shards), "limit": limit, "now": now})""",
-                """    found = _read(DUE, {"shards": list(shards), "limit": limit, "now": now, "seen": SEEN})
+                """    return _read(DUE, {**_mine(shards, floors), "limit": limit, "now": now})""",
+                """    found = _read(DUE, {**_mine(shards, floors), "limit": limit, "now": now, "seen": SEEN})
     if found:
         SEEN[:] = [max(row.due for row in found)]
     return found
@@ -162,6 +163,57 @@ SEEN = [0.0]""",
             ),
         ),
         ("tests/race/test_late_commits.py",),
+    ),
+    mutation(
+        "scan begins at its floor for ever",
+        "jobs/services/backlog.py",
+        "self._sweep_at = ended + min(cost / LOOK_SHARE, conf().tick_seconds)",
+        "self._sweep_at = ended + 1e9",
+        SNAPSHOTS,
+    ),
+    mutation(
+        "scan begins above what it has seen",
+        "jobs/services/backlog.py",
+        "self.floors[row.key.shard] = min(self.floors[row.key.shard], floor)",
+        "self.floors[row.key.shard] = max(self.floors[row.key.shard], floor)",
+        SNAPSHOTS,
+    ),
+    mutation(
+        "scan forgives no commit that is a little late",
+        "jobs/services/backlog.py",
+        "self.floors = dict.fromkeys(shards, at - LATE_SECONDS)",
+        "self.floors = dict.fromkeys(shards, at)",
+        SNAPSHOTS,
+    ),
+    mutation(
+        "scan reads what an old snapshot keeps at every look",
+        "jobs/services/backlog.py",
+        "floors = {} if sweeps else self.floors",
+        "floors = {}",
+        SNAPSHOTS,
+    ),
+    mutation(
+        "the next due time is sought among what an old snapshot keeps",
+        "jobs/queries/candidates.py",
+        "rows(NEXT_DUE, {**_mine(shards, floors)",
+        "rows(NEXT_DUE, {**_mine(shards, {})",
+        SNAPSHOTS,
+    ),
+    mutation(
+        "a scheduler that falls silent in its claim keeps its locks",
+        "jobs/database.py",
+        "idle_in_transaction_session_timeout = '3s'",
+        "idle_in_transaction_session_timeout = '300s'",
+        "tests/process/test_frozen.py::"
+        "test_f07_what_a_scheduler_claims_after_its_heir_has_claimed_it_all_is_refused",
+    ),
+    mutation(
+        "a report that was cancelled on its way counts as made",
+        "workers/outbox.py",
+        "            if is_unavailable(error):\n                raise\n",
+        "            if is_unavailable(error):\n                self.unwritten.clear()\n                raise\n",
+        "tests/process/test_database_trouble.py::"
+        "test_f40_statements_and_commits_cancelled_at_random_are_never_taken_for_durable",
     ),
     mutation(
         "a full pool leaves nothing for the other one",
@@ -696,5 +748,40 @@ SEEN = [0.0]""",
         "if (event.lease, event.token) != (state.lease, state.token):",
         "if event.token != state.token:",
         HISTORY,
+    ),
+    mutation(
+        "the checker does not look at the id of a lease",
+        "jobs/policies/history.py",
+        '("id", state.lease, lease.id),',
+        '("id", lease.id, lease.id),',
+        *(HISTORY, VERIFYING),
+    ),
+    mutation(
+        "the checker does not look at who asked for a cancel",
+        "jobs/policies/history.py",
+        '("cancel_requested", state.cancel_asked, lease.cancel_requested),',
+        '("cancel_requested", lease.cancel_requested, lease.cancel_requested),',
+        *(HISTORY, VERIFYING),
+    ),
+    mutation(
+        "the checker lets a success keep silent about a cancel",
+        "jobs/policies/history.py",
+        'if (outcome == "too_late") != state.cancel_asked:',
+        'if outcome == "too_late" and not state.cancel_asked:',
+        *(HISTORY, VERIFYING),
+    ),
+    mutation(
+        "the checker lets a lease expire within the tolerance",
+        "jobs/policies/history.py",
+        "if waited < bounds.tolerance_seconds - MOMENT.total_seconds():",
+        "if waited < 0.0:",
+        *(HISTORY, VERIFYING),
+    ),
+    mutation(
+        "the verification reads no lease",
+        "jobs/queries/histories.py",
+        'lease=None if lease["id"] is None else LeaseFacts(**lease),',
+        "lease=None,",
+        VERIFYING,
     ),
 )

@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,7 @@ from tests.process.stories import (
     submit,
 )
 from tests.support.process import PATIENCE_SECONDS, PROFILE, Fleet
+from tests.support.proxy import Proxy
 from tests.support.submitter import acknowledged_jobs
 
 pytestmark = pytest.mark.process
@@ -33,14 +35,21 @@ TERMINATE = """
 select count(pg_terminate_backend(pid)) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and query ~ %(query)s"""
 TERMINATE_ONE = "select pg_terminate_backend(%(pid)s)"
-# A session that is at work: to an idle one a cancel means nothing.
+# A session that runs a statement, or one that is in the middle of its commit: to any other a cancel means nothing.
 CANCEL_ONE = """
 select pg_cancel_backend(pid) from (
     select pid from pg_stat_activity
-    where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'
-        and backend_type = 'client backend'
+    where datname = current_database() and pid <> pg_backend_pid() and state = 'active'
+        and backend_type = 'client backend' and (wait_event is not distinct from 'PgSleep') = %(in_commit)s
     order by random() limit 1) at_work"""
-CANCELLED = "canceling statement due to user request"
+# A commit by itself is over in one step that no cancel can meet; with a deferred trigger it takes a moment.
+SLOW_COMMITS = """
+create function tests_linger() returns trigger language plpgsql as $$
+begin perform pg_sleep(0.005); return null; end $$;
+create constraint trigger tests_linger after insert or update on jobs_job deferrable initially deferred
+for each row execute function tests_linger()"""
+FAST_COMMITS = "drop trigger tests_linger on jobs_job; drop function tests_linger()"
+CANCEL_SECONDS = 0.02  # by then the answer to a statement that was hit has come
 COUNT = """select count(*) from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and query ~ %(query)s"""
 SESSIONS = """
@@ -90,6 +99,24 @@ def outage() -> Iterator[None]:
             yield
         finally:
             server.execute(f"alter database {name} with allow_connections true")
+
+
+@contextmanager
+def slow_commits() -> Iterator[None]:
+    """Every commit of a change to a job lingers, so that a cancel can strike it."""
+    with connection.cursor() as cursor:
+        cursor.execute(SLOW_COMMITS)
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(FAST_COMMITS)
+
+
+@pytest.fixture
+def proxy(database_url) -> Iterator[Proxy]:
+    with Proxy(database_url) as proxy:
+        yield proxy
 
 
 @contextmanager
@@ -209,18 +236,44 @@ def test_f39_connections_cut_at_random_under_load_lose_nothing_and_double_nothin
     assert_at_rest()
 
 
-@pytest.mark.timeout(120 + 2 * RANDOM_CANCELS)
-def test_f40_statements_cancelled_at_random_are_never_taken_for_commits(fleet, tmp_path):
+def cancel_one(proxy: Proxy, *, in_commit: bool) -> bool:
+    """Whether a statement, or a commit, was really met: its client was told that it was canceled."""
+    before, patience = proxy.canceled, time.monotonic() + CANCEL_SECONDS
+    if rows(CANCEL_ONE, {"in_commit": in_commit}) != [(True,)]:
+        return False
+    while proxy.canceled == before and time.monotonic() < patience:
+        time.sleep(0.001)
+    return proxy.canceled > before
+
+
+@pytest.mark.timeout(120 + 4 * RANDOM_CANCELS)
+def test_f40_statements_and_commits_cancelled_at_random_are_never_taken_for_durable(
+    fleet, proxy, tmp_path
+):
     """Those of the engine, and those of a client that notes what it believes to be accepted."""
     rng = random.Random(SEED)
     noted = tmp_path / "acknowledged"
-    loops = [fleet.scheduler(), fleet.worker("--slots", "4"), fleet.worker("--slots", "4")]
+    through = {"DATABASE_URL": proxy.url}
+    loops = [
+        fleet.scheduler(**through),
+        fleet.worker("--slots", "4", **through),
+        fleet.worker("--slots", "4", **through),
+    ]
     fleet.ready()
-    client = fleet.start("client", sys.executable, "-m", "tests.support.submitter", noted)
-    with few_lines(fleet, a_second=10.0):
-        for _ in range(RANDOM_CANCELS):
-            fleet.until(lambda: rows(CANCEL_ONE, {}) == [(True,)], "a session is at work")
-            time.sleep(rng.uniform(0, 0.1))  # where in the work the next one strikes
+    client = fleet.start(
+        "client", sys.executable, "-m", "tests.support.submitter", noted, **through
+    )
+    fleet.until(lambda: acknowledged_jobs(noted), "the client is answered")
+    hits = Counter[bool]()
+    with few_lines(fleet, a_second=20.0), slow_commits():
+        while hits.total() < RANDOM_CANCELS:
+            in_commit = hits[True] <= hits[False]
+            fleet.until(
+                lambda in_commit=in_commit: cancel_one(proxy, in_commit=in_commit),
+                f"a cancel strikes (seed {SEED}, so far {dict(hits)})",
+            )
+            hits[in_commit] += 1
+            time.sleep(rng.uniform(0, 0.05))  # where in the work the next one strikes
     before = len(acknowledged_jobs(noted))
     fleet.until(lambda: len(acknowledged_jobs(noted)) > before, "the client is still answered")
     client.kill()
@@ -228,7 +281,8 @@ def test_f40_statements_cancelled_at_random_are_never_taken_for_commits(fleet, t
     fleet.until(lambda: finished(*jobs), f"all jobs are finished (seed {SEED})")
     fleet.until(lambda: not Job.objects.filter(finished_at=None).exists(), "and the last one")
 
-    assert any(CANCELLED in process.log.read_text() for process in loops)
+    assert proxy.canceled >= RANDOM_CANCELS
+    assert min(hits.values()) >= RANDOM_CANCELS // 2, "statements and commits, half and half"
     assert Job.objects.filter(pk__in=jobs, status="succeeded").count() == len(set(jobs))
     assert Job.objects.count() - len(set(jobs)) <= 1  # committed when the client was killed
     assert not any(process.ended for process in loops)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from django.db.models.functions import Now
 
+from jobs.database import rows
 from jobs.models import Job, Lease, SchedulerNode, Shard
 from tests.process.probes.notes import Probe
 from tests.process.stories import (
@@ -19,9 +20,12 @@ from tests.process.stories import (
     happened,
     histories,
     result_of,
+    submit,
     submit_many,
 )
+from tests.process.test_snapshots import LOCKED, PUBLISH_TEXT
 from tests.support.process import PROFILE, Fleet, Process
+from tests.support.proxy import Proxy
 from tests.support.receivers import Fencing
 
 pytestmark = pytest.mark.process
@@ -31,7 +35,9 @@ FROZEN_WORKERS, WORKER_ROUNDS = 10, 5
 FROZEN_SCHEDULERS, SCHEDULER_ROUNDS = 5, 4 if os.environ.get("PROCESS_KILLS") else 1
 FREEZE_SECONDS = PROFILE["lease_ttl_seconds"] + 1.5
 STOP_SECONDS = 1.0
+LATE_FREEZES = 10 if os.environ.get("PROCESS_KILLS") else 2  # of each kind, one after the other
 LATE_CLAIM = "claim.claim_batch:before=stop"
+SHOPS = [f"shop-{number}" for number in range(64)]  # in all shards
 
 
 @pytest.mark.timeout(240)
@@ -130,16 +136,14 @@ def test_f07_what_schedulers_claim_after_they_lost_their_shards_is_claimed_once(
 def _freeze_schedulers(fleet: Fleet, heir: Process) -> list[UUID]:
     frozen = [fleet.scheduler(failpoints=LATE_CLAIM) for _ in range(FROZEN_SCHEDULERS)]
     fleet.ready()
-    shops = [f"shop-{number}" for number in range(64)]
-    jobs = [job for shop in shops for job in submit_many(4, tenant=shop, seconds=0.05)]
+    jobs = [job for shop in SHOPS for job in submit_many(4, tenant=shop, seconds=0.05)]
     fleet.until(lambda: all(map(_is_stopped, frozen)), "all have a batch and are frozen")
     # The server ends their transactions after 3 s and the heir would have all jobs: on a slow machine there is no time
     # for the leases of the shards to run out by themselves.
     for node in SchedulerNode.objects.filter(pid__in=[one.pid for one in frozen]):
         Shard.objects.filter(owner=node.pk).update(expires_at=Now() - timedelta(seconds=1))
         SchedulerNode.objects.filter(pk=node.pk).update(expires_at=Now() - timedelta(seconds=1))
-    inherited = Shard.objects.filter(owner=SchedulerNode.objects.get(pid=heir.pid).pk)
-    fleet.until(lambda: inherited.count() == Shard.objects.count(), "the heir has all shards")
+    fleet.until(lambda: _owns_all_shards(heir), "the heir has all shards")
     waiting = Job.objects.filter(pk__in=jobs, status="scheduled")
     assert waiting.exists(), "nothing is left to claim twice"
     for one in frozen:
@@ -149,6 +153,58 @@ def _freeze_schedulers(fleet: Fleet, heir: Process) -> list[UUID]:
     for one in frozen:
         one.kill()
     return jobs
+
+
+@pytest.mark.timeout(60 + 30 * LATE_FREEZES)
+@pytest.mark.parametrize("moment", ["before its claim", "in the middle of its claim"])
+def test_f07_what_a_scheduler_claims_after_its_heir_has_claimed_it_all_is_refused(
+    fleet, database_url, moment
+):
+    """Its ownership runs out by itself; so does its transaction, with the locks of the claim."""
+    heir = fleet.scheduler()
+    fleet.worker("--slots", "8")
+    fleet.ready()
+    actor = f"scheduler:{SchedulerNode.objects.get(pid=heir.pid).pk}"
+    jobs = [
+        job for _ in range(LATE_FREEZES) for job in _freeze_one(fleet, heir, moment, database_url)
+    ]
+
+    for story in histories(jobs).values():
+        assert [one.kind for one in story] == ["created", "leased", "started", "succeeded"]
+        assert story[1].actor == actor, "a late claim was accepted"
+    assert_at_rest()
+
+
+def _freeze_one(fleet: Fleet, heir: Process, moment: str, database_url: str) -> list[UUID]:
+    """Freeze a scheduler that is about to claim, or has locked what it claims, until its heir is through with all."""
+    with Proxy(database_url) as proxy:
+        if moment == "before its claim":
+            frozen = fleet.scheduler(failpoints=LATE_CLAIM)
+            fleet.ready()
+            jobs = [submit(tenant=shop) for shop in SHOPS]
+            fleet.until(lambda: _is_stopped(frozen), "it has a batch and is frozen")
+        else:
+            frozen = fleet.scheduler(DATABASE_URL=proxy.url)
+            fleet.ready()
+            proxy.hold_link_at(PUBLISH_TEXT)
+            jobs = [submit(tenant=shop) for shop in SHOPS]
+            fleet.until(proxy.trapped.is_set, "it has locked its batch")
+            frozen.freeze()
+            assert rows(LOCKED, {})[0][0] >= 1, "it holds no claim"
+        fleet.until(lambda: _owns_all_shards(heir), "its shards are the heir's")
+        fleet.until(lambda: finished(*jobs), "the heir has claimed all")
+        frozen.thaw()
+        proxy.release()
+        fleet.ready()  # it has gone on past its claim, and owns shards again
+        if moment != "before its claim":
+            assert "loop.failed" in [line.get("event") for line in frozen.logged()]
+        frozen.kill()
+    return jobs
+
+
+def _owns_all_shards(process: Process) -> bool:
+    node = SchedulerNode.objects.get(pid=process.pid)
+    return Shard.objects.filter(owner=node.pk).count() == Shard.objects.count()
 
 
 def _is_stopped(process: Process) -> bool:

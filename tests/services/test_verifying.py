@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -12,10 +13,18 @@ from django.db.models.functions import Now
 from jobs.conf import conf
 from jobs.models import DeadLetter, DueEntry, Job, JobEvent, Lease, Shard
 from jobs.policies.deliveries import Delivery, Receiver
+from jobs.services.reaping import reap
 from jobs.services.verifying import verify_history
 from jobs.states import Place
 from tests.console.test_poison import COLUMNS, JSON_VALUES, KINDS, ODD_TEXT, write
-from tests.factories import make_job, make_tenant
+from tests.factories import (
+    OTHER_WORKER,
+    SCHEDULER,
+    all_shards,
+    lease_of,
+    make_job,
+    make_tenant,
+)
 
 pytestmark = pytest.mark.usefixtures("committed")  # the snapshot is a transaction of its own
 
@@ -71,6 +80,85 @@ def test_only_the_chosen_jobs_are_checked(jobs):
     assert found(job_id=other.pk) == {(other.pk, "I18")}
     assert found(job_id=jobs["healthy"].pk) == set()
     assert verify_history(handler="no.such").jobs == 0
+
+
+# Rows that the events do not explain: each column that is compared, read from its table
+
+
+LEASE_CHANGES = {
+    "id": {"id": UUID(int=7)},
+    "token": {"token": 9},
+    "attempt": {"attempt": 9},
+    "worker": {"worker": OTHER_WORKER},
+    "worker and start": {"worker": None, "started_at": None},
+    "start": {"started_at": Now() - timedelta(hours=1)},
+    "cancel flag": {"cancel_requested": False},
+    "counter of events": {"seq": 9},
+}
+JOB_CHANGES = {
+    "attempt": {"attempt": 9},
+    "budget": {"attempt_limit": 9},
+    "token": {"lease_token": 9},
+    "cancel": {"cancel_requested_at": None},
+    "status": {"status": "scheduled"},
+}
+
+
+@pytest.mark.parametrize("changes", LEASE_CHANGES.values(), ids=LEASE_CHANGES)
+def test_i18_a_lease_that_its_events_do_not_explain_is_told(jobs, changes):
+    Lease.objects.filter(job=jobs["running"]).update(**changes)
+    assert found() == {(jobs["running"].pk, "I18")}
+
+
+@pytest.mark.parametrize("changes", JOB_CHANGES.values(), ids=JOB_CHANGES)
+def test_i18_a_job_that_its_events_do_not_explain_is_told(jobs, changes):
+    Job.objects.filter(pk=jobs["running"].pk).update(**changes)
+    expected = {"I18", "I1"} if "status" in changes else {"I18"}
+    assert found() == {(jobs["running"].pk, rule) for rule in expected}
+
+
+@pytest.mark.parametrize("name", ["running", "succeeded", "dead"])
+def test_i1_a_due_entry_of_a_job_that_does_not_wait_is_told(jobs, name):
+    DueEntry.objects.filter(job=jobs["waiting"]).update(job_id=jobs[name].pk)
+    assert found() == {(jobs["waiting"].pk, "I1"), (jobs[name].pk, "I1")}
+
+
+def test_i1_a_lease_of_a_job_that_is_finished_is_told(jobs):
+    lease = lease_of(jobs["running"])
+    lease.pk, lease.job_id = uuid4(), jobs["succeeded"].pk
+    lease.save(force_insert=True)
+    assert (jobs["succeeded"].pk, "I1") in found()
+    assert {job for job, _ in found()} == {jobs["succeeded"].pk}
+
+
+def test_i5_an_event_after_the_end_is_told(jobs):
+    job = jobs["succeeded"]
+    last = JobEvent.objects.filter(job=job).order_by("-seq")[0]
+    last.pk, last.seq, last.kind = last.pk + 1, last.seq + 1, "cancelled"
+    last.from_status, last.to_status = "succeeded", "cancelled"
+    last.save(force_insert=True)
+    assert (job.pk, "I5") in found()
+
+
+def test_i11_a_success_that_says_nothing_of_the_cancel_before_it_is_told():
+    job = make_job(place=Place.FINISHED, cancel_asked=True)
+    assert found() == set()
+    JobEvent.objects.filter(job=job, kind="succeeded").update(detail=None)
+    assert found() == {(job.pk, "I11")}
+
+
+@pytest.mark.parametrize("place", [Place.PUBLISHED, Place.RUNNING])
+def test_i7_an_expiry_before_the_expiry_in_force_is_told(place):
+    job = make_job(place=place)
+    lapse(60.0, job=job)
+    assert reap(shards=all_shards(), actor=SCHEDULER, rng=random.Random(1)).expired == 1
+    assert found() == set()
+    event = JobEvent.objects.get(job=job, kind__in=["failed", "publish_expired"])
+    tolerance = timedelta(seconds=conf().clock_tolerance_seconds)
+    early = event.at - tolerance + timedelta(seconds=0.1)
+    event.detail = {**(event.detail or {}), "expires_at": early.isoformat()}
+    event.save(update_fields=["detail"])
+    assert found() == {(job.pk, "I7")}
 
 
 # I8: somebody was there to take things back

@@ -43,7 +43,7 @@ def compare(model: Model, before: dict[UUID, ModelJob], *, tenant: int, shards: 
     """
     found = {one.job_id: one for one in histories(shards=shards, tenant_id=tenant)}
     assert found.keys() == model.jobs.keys(), "I1, I12: other jobs are stored than were accepted"
-    owned = {job_id for job_id, history in found.items() if history.facts.has_lease}
+    owned = {job_id for job_id, history in found.items() if history.facts.lease}
     stored = rows(LEASES, {"tenant": tenant}) if owned else []
     leases = {job_id: StoredLease(*lease) for job_id, *lease in stored}
     assert leases.keys() == owned, "I1: a lease without a job"
@@ -70,8 +70,8 @@ def _compare_place(job: ModelJob, facts: Facts) -> None:
     said = (job.status, job.attempt, job.limit, job.attempt, waits, owned, job.worker)
     stored = (
         *(facts.status, facts.attempt, facts.attempt_limit, facts.lease_token),
-        *(facts.has_due_entry, facts.has_lease),
-        UUID(facts.lease_worker) if facts.lease_worker else None,
+        *(facts.has_due_entry, facts.lease is not None),
+        UUID(facts.lease.worker) if facts.lease and facts.lease.worker else None,
     )
     assert stored == said, f"{job.id}: {stored} is stored, it ought to be {said}"
     assert facts.open_dead_letters == (job.place == "letter"), f"{job.id}: open dead letters"

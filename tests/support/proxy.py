@@ -1,7 +1,8 @@
 """A TCP proxy between processes and the database, for the network faults that no signal can make.
 
 Loopback only. What it can do to its links: cut them, hold them (both ends believe in a connection that carries nothing;
-each way alone or both), delay each way, and hold a link at the very moment when a client sends a certain text.
+each way alone or both), delay each way, and hold a link at the very moment when a client sends a certain text. It counts
+the statements that the server answered with "canceled".
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 CHUNK_BYTES = 65_536
 DEFAULT_PORT = 5432
+QUERY_CANCELED = b"C57014\0"  # the field of an error that carries its SQLSTATE
 
 
 class Way:
@@ -57,6 +59,7 @@ class Proxy:
         self._links: list[Link] = []
         self._lock = threading.Lock()
         self._trap = b""
+        self.canceled = 0  # statements that the server gave up at somebody's wish
         self.trapped = threading.Event()  # a link is held because its client sent the trap's text
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
@@ -113,7 +116,7 @@ class Proxy:
             with self._lock:
                 self._links.append(link)
             self._start(link, client, server, self.to_server, self._spring)
-            self._start(link, server, client, self.to_client, lambda link, data: None)
+            self._start(link, server, client, self.to_client, self._count)
 
     def _start(self, link: Link, *how: object) -> None:
         threading.Thread(target=self._pump, args=(link, *how), name="proxy", daemon=True).start()
@@ -124,6 +127,10 @@ class Proxy:
                 self._trap = b""
                 link.flows.clear()
                 self.trapped.set()
+
+    def _count(self, link: Link, data: bytes) -> None:
+        with self._lock:
+            self.canceled += data.count(QUERY_CANCELED)
 
     def _pump(
         self,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.policies.history import Event, Facts, check_history
+from jobs.policies.history import Event, Facts, LeaseFacts, check_history
 from jobs.states import EventKind, JobStatus
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -86,6 +86,14 @@ DONE = Facts(
 )
 
 
+RUNNING_LEASE = LeaseFacts(
+    id="lease-1", token=1, attempt=1, worker="a", started_at=at(0.11), expires_at=at(30)
+)
+RUNNING = replace(  # after the first three events
+    DONE, status="leased", attempt=1, lease_token=1, seq=3, lease=RUNNING_LEASE
+)
+
+
 def broken(events: list[Event], facts: Facts = DONE) -> set[str]:
     return {one.invariant for one in check_history(events, facts, tolerance_seconds=1.0)}
 
@@ -119,6 +127,7 @@ SPOILED = {
     "success under the right lease with an old token": ("I4", changed(6, token=1)),
     "a start under another lease": ("I4", changed(5, lease="lease-1")),
     "an end with the number of another attempt": ("I9", changed(6, attempt=1)),
+    "a start with the number of another attempt": ("I9", changed(5, attempt=1)),
     "claimed before it was due": ("I6", changed(1, at=at(-1))),
     "expired before the lease ran out": ("I7", changed(3, at=at(30.9), due_at=at(42.9))),
     "an expiry that does not say what it saw": (
@@ -188,8 +197,65 @@ def test_a_cancel_that_the_worker_honours_is_fine():
         event(4, "cancel_requested", 1, 1, actor=PERSON, **held),
         event(5, "cancelled", 2, 1, **held),
     ]
-    facts = replace(DONE, status="cancelled", attempt=1, lease_token=1, seq=5)
+    facts = replace(
+        DONE, status="cancelled", attempt=1, lease_token=1, seq=5, cancel_requested=True
+    )
     assert broken(events, facts) == set()
+
+
+FIRST = {"lease": "lease-1", "token": 1}
+
+
+def asked_and_then(*ends: Event, asks: int = 1) -> list[Event]:
+    """A running attempt, asked to stop so often, and what came of it."""
+    asked = [event(4 + n, "cancel_requested", 1, 1, actor=PERSON, **FIRST) for n in range(asks)]
+    later = [replace(end, seq=4 + asks + n) for n, end in enumerate(ends)]
+    return [*lost_then_succeeded()[:3], *asked, *later]
+
+
+SUCCEEDED = event(0, "succeeded", 2, 1, **FIRST)
+CANCELLED = event(0, "cancelled", 2, 1, **FIRST)
+TOO_LATE = replace(SUCCEEDED, detail={"cancel": "too_late"})
+BY_HANDLER = replace(CANCELLED, detail={"cancel": "by_handler"})
+HONOURED = replace(CANCELLED, detail={"cancel": "honoured"})
+
+
+@pytest.mark.parametrize(
+    ("events", "rules"),
+    [
+        (asked_and_then(TOO_LATE), set()),
+        (asked_and_then(HONOURED), set()),
+        (asked_and_then(BY_HANDLER, asks=0), set()),
+        (asked_and_then(SUCCEEDED), {"I11"}),
+        (asked_and_then(TOO_LATE, asks=0), {"I11"}),
+        (asked_and_then(HONOURED, asks=0), {"I11"}),
+        (asked_and_then(HONOURED, asks=2), {"I11"}),
+        (asked_and_then(HONOURED, replace(TOO_LATE, from_status="cancelled")), {"I5"}),
+        (asked_and_then(TOO_LATE, replace(HONOURED, from_status="succeeded")), {"I5"}),
+    ],
+    ids=[
+        *("too late", "honoured", "by the handler", "too late and not told"),
+        *("too late and not asked", "honoured and not asked", "asked twice"),
+        *("succeeded although it was honoured", "honoured although it had succeeded"),
+    ],
+)
+def test_i5_i11_a_wish_to_cancel_has_one_truthful_end(events, rules):
+    facts = replace(
+        DONE,
+        status=events[-1].to_status,
+        attempt=1,
+        lease_token=1,
+        seq=len(events),
+        cancel_requested=any(one.kind == "cancel_requested" for one in events),
+    )
+    assert broken(events, facts) == rules
+
+
+def test_i11_only_who_runs_a_job_is_asked_to_stop_it_and_under_its_lease():
+    asked = event(3, "cancel_requested", 1, 1, actor=PERSON, **FIRST)
+    assert "I11" in broken([*lost_then_succeeded()[:2], asked])
+    stale = replace(asked, seq=4, token=0)
+    assert "I4" in broken([*lost_then_succeeded()[:3], stale])
 
 
 def test_i9_dead_needs_a_spent_budget_or_a_permanent_error():
@@ -239,23 +305,69 @@ def test_a_late_report_changes_nothing_and_may_follow_the_end():
     facts = replace(DONE, seq=8)
     assert broken([*lost_then_succeeded(), refused], facts) == set()
     assert "I4" in broken([*lost_then_succeeded(), replace(refused, to_status="leased")], facts)
+    assert broken([*lost_then_succeeded(), replace(refused, token=3)], facts) == {"I3"}
+    assert broken([*lost_then_succeeded(), replace(refused, attempt=1)], facts) == {"I9"}
 
 
 @pytest.mark.parametrize(
     ("rows", "invariant"),
     [
         ({"status": "scheduled", "has_due_entry": True}, "I18"),
-        ({"has_lease": True}, "I1"),
+        ({"lease": RUNNING_LEASE}, "I1"),
         ({"has_due_entry": True}, "I1"),
         ({"attempt": 1}, "I18"),
         ({"attempt_limit": 2}, "I18"),
         ({"lease_token": 5}, "I18"),
         ({"seq": 9}, "I18"),
         ({"open_dead_letters": 1}, "I18"),
+        ({"cancel_requested": True}, "I18"),
     ],
 )
 def test_i1_i18_rows_that_the_events_do_not_explain(rows, invariant):
     assert invariant in broken(lost_then_succeeded(), replace(DONE, **rows))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"id": "lease-0"}, "lease id"),
+        ({"token": 2}, "lease token"),
+        ({"attempt": 2}, "lease attempt"),
+        ({"worker": "b"}, "lease worker"),
+        ({"worker": None, "started_at": None}, "lease worker"),
+        ({"started_at": at(0.2)}, "lease started"),
+        ({"cancel_requested": True}, "lease cancel_requested"),
+    ],
+)
+def test_i18_a_lease_row_that_the_events_do_not_explain(changes, said):
+    events = lost_then_succeeded()[:3]
+    assert broken(events, RUNNING) == set()
+    odd = replace(RUNNING, lease=replace(RUNNING_LEASE, **changes))
+    (violation,) = check_history(events, odd, tolerance_seconds=1.0)
+    assert violation.invariant == "I18"
+    assert violation.detail.startswith(said)
+
+
+def test_i18_a_published_lease_has_no_worker_that_no_event_tells_of():
+    published = replace(RUNNING_LEASE, worker=None, started_at=None)
+    facts = replace(RUNNING, seq=2)
+    assert broken(lost_then_succeeded()[:2], replace(facts, lease=published)) == set()
+    assert broken(lost_then_succeeded()[:2], facts) == {"I18"}
+
+
+def test_i18_the_row_of_a_job_that_was_cancelled_before_it_ran_says_so():
+    waiting = event(2, "cancelled", 1, 0, from_status="scheduled", actor=PERSON)
+    facts = replace(
+        DONE, status="cancelled", attempt=0, lease_token=0, seq=2, cancel_requested=True
+    )
+    assert broken([*lost_then_succeeded()[:1], waiting], facts) == set()
+    silent = replace(facts, cancel_requested=False)
+    assert broken([*lost_then_succeeded()[:1], waiting], silent) == {"I18"}
+
+
+def test_i1_a_job_in_two_places_is_named():
+    both = replace(RUNNING, has_due_entry=True)
+    assert broken(lost_then_succeeded()[:3], both) == {"I1"}
 
 
 # Expiries that come too early or too late
@@ -280,19 +392,37 @@ def test_i8_an_expiry_is_late_only_if_a_scheduler_was_alive(seconds, rules):
 
 @pytest.mark.parametrize(("seconds", "rules"), [(32.9, set()), (33.1, {"I8"})])
 def test_i8_a_lease_that_nobody_takes_back_is_seen_while_it_is_there(seconds, rules):
+    events = lost_then_succeeded()[:3]
+    found = check_history(events, RUNNING, **ALIVE, now=at(seconds))
+    assert {one.invariant for one in found} == rules
+    assert check_history(events, RUNNING, tolerance_seconds=1.0, now=at(99)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "rows"),
+    [
+        ("failed", {"delay": 12.0}, {"has_due_entry": True}),
+        ("dead", {"reason": "attempts_exhausted"}, {"open_dead_letters": 1, "max_attempts": 1}),
+        ("cancelled", {"cancel": "lease_lost"}, {"cancel_requested": True}),
+    ],
+)
+@pytest.mark.parametrize(("seconds", "rules"), [(31.0, set()), (30.9, {"I7"})])
+def test_i7_every_way_an_expiry_may_end_is_held_to_the_expiry_that_it_saw(
+    kind, more, rows, seconds, rules
+):
+    detail = {"cause": "lease_expired", "expires_at": at(30).isoformat(), **more}
+    due_at = at(seconds + 12) if kind == "failed" else None
+    end = event(0, kind, seconds, 1, actor=SCHEDULER, due_at=due_at, detail=detail, **FIRST)
+    events = asked_and_then(end, asks=kind == "cancelled")
     facts = replace(
         DONE,
-        status="leased",
-        attempt=1,
-        lease_token=1,
-        seq=3,
-        has_lease=True,
-        lease_worker="a",
-        lease_expires_at=at(30),
+        **{"status": end.to_status, "attempt": 1, "lease_token": 1, "seq": len(events), **rows},
+        due_at=due_at,
     )
-    found = check_history(lost_then_succeeded()[:3], facts, **ALIVE, now=at(seconds))
-    assert {one.invariant for one in found} == rules
-    assert check_history(lost_then_succeeded()[:3], facts, tolerance_seconds=1.0, now=at(99)) == []
+    facts = replace(facts, attempt_limit=facts.max_attempts)
+    assert broken(events, facts) == rules
+    del detail["expires_at"]
+    assert "I7" in broken([*events[:-1], replace(events[-1], detail=detail)], facts)
 
 
 def published_in_vain(seconds: float, **more: Any) -> list[Event]:
@@ -444,10 +574,17 @@ STATUSES = st.sampled_from([*JobStatus, "exploded", ""])
         max_size=7,
     ),
     retry=VALUES,
-    expires_at=st.none() | MOMENTS,
+    lease=st.none()
+    | st.builds(
+        LeaseFacts,
+        id=st.text(max_size=5),
+        worker=st.none() | st.text(max_size=5),
+        started_at=st.none() | MOMENTS,
+        expires_at=MOMENTS,
+    ),
     now=MOMENTS,
 )
-def test_f65_no_history_whatever_ends_the_check(junk, retry, expires_at, now):
+def test_f65_no_history_whatever_ends_the_check(junk, retry, lease, now):
     events = [replace(one, **odd) for one, odd in zip(lost_then_succeeded(), junk, strict=True)]
-    facts = replace(DONE, retry=retry, lease_expires_at=expires_at)
+    facts = replace(DONE, retry=retry, lease=lease)
     check_history(events, facts, **ALIVE, now=now)

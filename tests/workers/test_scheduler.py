@@ -63,7 +63,7 @@ def test_a_turn_comes_back_at_once_when_it_had_no_room_for_all():
 def test_a_turn_after_which_work_is_due_comes_back_at_once(monkeypatch):
     idle_worker()
     make_job()
-    monkeypatch.setattr(schedulers, "seconds_to_next_due", lambda shards: -0.001)
+    monkeypatch.setattr(schedulers, "seconds_to_next_due", lambda **_: -0.001)
     assert Scheduler(shards=all_shards()).run_once().pause == FIRST_PAUSE_SECONDS
 
 
