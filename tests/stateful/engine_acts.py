@@ -7,6 +7,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
+from jobs.models import Lease
 from jobs.services import outcomes
 from jobs.services.dispatch import dispatch
 from jobs.services.memory import Memory
@@ -109,12 +110,13 @@ class EngineActs(World):
     @act(4, when=lambda self: self.model.at("due"))
     def dispatch(self) -> None:
         now = self._tick()
+        done = dispatch(shards=self.shards, memory=Memory(), scheduler_id=SCHEDULER_ID, now=now)
+        leased = set(Lease.objects.values_list("job_id", flat=True))
         expected = 0
         for pool in self.pools:
             workers = [worker.id for worker in self.workers if worker.pool.name == pool]
-            best = self.model.best(pool, workers, SLOTS, now)
+            best = self.model.best(pool, workers, SLOTS, now, leased)
             expected += self.model.publish(best, pool, now)
-        done = dispatch(shards=self.shards, memory=Memory(), scheduler_id=SCHEDULER_ID, now=now)
         assert (done.published, done.lost) == (expected, 0)
 
     @act(1, number=pick, others=picks)

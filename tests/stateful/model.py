@@ -144,14 +144,22 @@ class Model:
         return job.place == "due" and job.due[0] <= now
 
     def best(
-        self, pool: str, workers: Collection[UUID], slots: int, now: datetime
+        self,
+        pool: str,
+        workers: Collection[UUID],
+        slots: int,
+        now: datetime,
+        leased: Collection[UUID],
     ) -> list[ModelJob]:
-        """What a turn publishes to this pool: the first by rank, as many as slots are free of its live workers."""
+        """What a turn publishes to this pool: the first by rank, as many as slots are free of its live workers.
+
+        Which of several with one rank come first is left open: those that are `leased`.
+        """
         held = [job.worker for job in self.at("running")]
         free = sum(max(0, slots - held.count(worker)) for worker in workers)
         room = max(0, free - sum(job.published_in == pool for job in self.at("published")))
         due = [job for job in self.jobs.values() if job.pool == pool and self.is_due(job, now)]
-        due.sort(key=lambda job: (job.rank, job.id))
+        due.sort(key=lambda job: (job.rank, job.id not in leased))
         return due[:room]
 
     def publish(self, jobs: Iterable[ModelJob], pool: str, now: datetime) -> int:
