@@ -110,13 +110,17 @@ class EngineActs(World):
     @act(4, when=lambda self: self.model.at("due"))
     def dispatch(self) -> None:
         now = self._tick()
-        done = dispatch(shards=self.shards, memory=Memory(), scheduler_id=SCHEDULER_ID, now=now)
-        leased = set(Lease.objects.values_list("job_id", flat=True))
-        expected = 0
-        for pool in self.pools:
-            workers = [worker.id for worker in self.workers if worker.pool.name == pool]
-            best = self.model.best(pool, workers, SLOTS, now, leased)
-            expected += self.model.publish(best, pool, now)
+        try:
+            done = dispatch(
+                shards=self.shards, memory=Memory(), scheduler_id=SCHEDULER_ID, now=now
+            )
+        finally:  # or it has died between two commits, and the model knows what it was about to do
+            leased = set(Lease.objects.values_list("job_id", flat=True))
+            expected = 0
+            for pool in self.pools:
+                workers = [worker.id for worker in self.workers if worker.pool.name == pool]
+                best = self.model.best(pool, workers, SLOTS, now, leased)
+                expected += self.model.publish(best, pool, now)
         assert (done.published, done.lost) == (expected, 0)
 
     @act(1, number=pick, others=picks)
