@@ -31,6 +31,20 @@ settings.register_profile("steady", deadline=None, suppress_health_check=[Health
 settings.load_profile("steady")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, then those with processes, in random order among themselves.
+
+    With `-n 2` one half of the list goes to each process and whoever is done takes from the end of the other's. So the
+    tests with processes, which wait for most of their time, run beside tests that compute, and no long one comes last.
+    """
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("long") is None,
+            item.get_closest_marker("process") is None,
+        )
+    )
+
+
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(
     django_db_modify_db_settings_parallel_suffix: None, django_db_keepdb: bool
