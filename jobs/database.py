@@ -124,13 +124,13 @@ def rows(
         bound = {name: array_literal(value) for name, value in params.items()}
     else:
         bound = [array_literal(value) for value in params]
-    with _preparing() if hot and may_prepare() else nullcontext(), connection.cursor() as cursor:
+    with preparing() if hot and may_prepare() else nullcontext(), connection.cursor() as cursor:
         cursor.execute(sql, bound)
         return cast("list[tuple[Any, ...]]", cursor.fetchall())
 
 
 @contextmanager
-def _preparing() -> Iterator[None]:
+def preparing() -> Iterator[None]:
     """Cursors made meanwhile prepare what they send. All others bind as Django does, those of handlers too."""
     connection.ensure_connection()
     link = connection.connection

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -16,6 +17,7 @@ from django.db.models.signals import post_migrate
 from django.dispatch import receiver
 from django.test import TransactionTestCase
 from hypothesis import HealthCheck, settings
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from jobs.conf import conf
 from jobs.models import JobEvent, Shard
@@ -29,6 +31,20 @@ FEW_BYTES = (
 # A property holds or not; how long an example takes says something about the machine only.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, then those with processes, in random order among themselves.
+
+    With `-n 2` one half of the list goes to each process and whoever is done takes from the end of the other's. So the
+    tests with processes, which wait for most of their time, run beside tests that compute, and no long one comes last.
+    """
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("long") is None,
+            item.get_closest_marker("process") is None,
+        )
+    )
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +87,17 @@ def empty_tables(case: TransactionTestCase) -> None:
     refill_lanes_and_shards(apps.get_app_config("jobs"))
 
 
+def add_known_files(middleware: WhiteNoiseMiddleware) -> None:
+    """What WhiteNoise itself does for each test client anew: half of a short test's time went into that."""
+    if not static_files:
+        find_static_files(middleware)
+        static_files.update(middleware.files)
+    middleware.files.update(static_files)
+
+
+static_files: dict[str, Any] = {}
+find_static_files = WhiteNoiseMiddleware.add_files_from_finders
+WhiteNoiseMiddleware.add_files_from_finders = add_known_files
 TransactionTestCase._fixture_teardown = empty_tables  # type: ignore[attr-defined]
 
 

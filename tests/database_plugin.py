@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ def pytest_load_initial_conftests(
     for name in [name for name in os.environ if name.startswith("DUEKEEPER_")]:
         del os.environ[name]
     os.environ.update(SETTINGS)
+    # Hundreds of processes that a run starts would each compile Django and all of our modules anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     options = parser.parse_known_args(args)
     if options.help or options.version or options.collectonly:
         return

@@ -145,7 +145,7 @@ def test_i15_background_work_under_ten_times_too_much_urgent_work_waits_as_long_
     Lane.objects.filter(name="background").update(head_start_seconds=0.0)
     fleet.scheduler(), fleet.worker("--slots", str(slots))
     fleet.ready()
-    first_due = database_now() + timedelta(seconds=1)
+    first_due = database_now() + timedelta(seconds=3)  # by then all of them must be stored
     due = first_due + timedelta(seconds=comes)
     background = submit(lane="background", seconds=seconds, due_at=due.isoformat())
     dues = [first_due + timedelta(seconds=n / per_second) for n in range(3 * per_second)]

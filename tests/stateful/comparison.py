@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from jobs.database import rows
+from jobs.database import preparing, rows
 from jobs.policies.history import Facts, check_history
 from jobs.queries.histories import History, histories
 from tests.stateful.model import TOLERANCE, Model, ModelJob, after
@@ -41,10 +41,11 @@ def compare(model: Model, before: dict[UUID, ModelJob], *, tenant: int, shards: 
         tenant: Whose jobs.
         shards: All of them.
     """
-    found = {one.job_id: one for one in histories(shards=shards, tenant_id=tenant)}
+    with preparing():  # planning them is half of what they cost, 8,000 times
+        found = {one.job_id: one for one in histories(shards=shards, tenant_id=tenant)}
     assert found.keys() == model.jobs.keys(), "I1, I12: other jobs are stored than were accepted"
     owned = {job_id for job_id, history in found.items() if history.facts.lease}
-    stored = rows(LEASES, {"tenant": tenant}) if owned else []
+    stored = rows(LEASES, {"tenant": tenant}, hot=True) if owned else []
     leases = {job_id: StoredLease(*lease) for job_id, *lease in stored}
     assert leases.keys() == owned, "I1: a lease without a job"
     for job_id, history in found.items():

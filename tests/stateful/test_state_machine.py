@@ -29,7 +29,10 @@ SEED = int(os.environ.get("STATEFUL_SEED") or 1)
 SHRINK = os.environ.get("STATEFUL_SHRINK") != "0"
 STEPS = 50
 
-pytestmark = pytest.mark.timeout(600 + EXAMPLES)  # the search for the shortest story included
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(600 + EXAMPLES),  # the search for the shortest story included
+]
 
 
 class Fresh(HypothesisProvider):

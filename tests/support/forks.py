@@ -11,6 +11,7 @@ the kernel ends its forks with it.
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import os
@@ -27,14 +28,20 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import django
-from django.core.management import call_command, execute_from_command_line
+from django.core.management import (
+    call_command,
+    execute_from_command_line,
+    load_command_class,
+)
 from django.db import connections
 
 from jobs import failpoints
+from workers.handlers import discover
 from workers.tied import PR_SET_PDEATHSIG
 
 ROOT = Path(__file__).resolve().parents[2]
 POLL_SECONDS = 0.005
+COMMANDS = ("runscheduler", "runworker")  # imported ahead, with all that they import
 BIRTH_SECONDS = 60
 
 
@@ -130,7 +137,12 @@ class Parent:
 def _serve() -> None:
     django.setup()
     call_command("check", stdout=sys.stderr)  # imports what a start imports
+    for command in COMMANDS:
+        load_command_class("workers", command)
+    discover()
     connections.close_all()  # none is shared with a fork, or keeps the database from being dropped
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page of what all of them share
     orders, answers = sys.stdin.buffer, sys.stdout.fileno()
     forks: dict[
         int, int

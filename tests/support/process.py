@@ -43,7 +43,7 @@ T_REC = (
     + 1.0
 )
 PATIENCE_SECONDS = 60.0  # for what has no promised figure: a busy machine is no fault
-POLL_SECONDS = 0.01
+POLL_SECONDS = 0.02
 STACKS = "\n--- stacks\n"
 DULL_FRAMES = r"/threading.py|/django/core/management/|/manage.py|^$"
 LOG_LINES, STACK_LINES, STORIES = 12, 80, 6

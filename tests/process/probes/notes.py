@@ -44,9 +44,11 @@ class Probe:
     def notes(self, job_id: UUID | None = None, what: str = "") -> list[Note]:
         """What was noted so far, in order; of one job, and of one kind, if asked."""
         try:
-            lines = (self._folder / "notes").read_text().splitlines()
+            text = (self._folder / "notes").read_text()
         except FileNotFoundError:
             return []
+        # A reader can see the beginning of a write that is under way.
+        lines = text[: text.rfind("\n") + 1].splitlines()
         found = [Note(UUID(job), *rest) for job, *rest in map(json.loads, lines)]
         return [
             note
