@@ -27,7 +27,7 @@ from benchmarks.workload import (
     remove_jobs,
     settle,
 )
-from jobs.queries.candidates import NEXT_DUE
+from jobs.queries.candidates import BEGINNING, NEXT_DUE
 
 LOOK_SECONDS = 1.0  # how long idleness is watched
 IDLE_CORES_MOST = 0.2
@@ -143,7 +143,8 @@ def _is_drained(link: psycopg.Connection, due_at: datetime) -> bool:
     if true(link, "select clock_timestamp() < %s", due_at):
         return False
     shards = row(link, "select array_agg(number) from jobs_shard")[0]
-    ((seconds,),) = link.execute(NEXT_DUE.encode(), {"shards": shards, "now": None}).fetchall()
+    probe = {"shards": shards, "floors": [BEGINNING] * len(shards), "now": None}
+    ((seconds,),) = link.execute(NEXT_DUE.encode(), probe).fetchall()
     # In the order in which a job moves: looked for the other way round, it could be in between and be missed twice.
     return (seconds is None or seconds > 0) and true(
         link, "select not exists (select from jobs_lease)"

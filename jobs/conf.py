@@ -23,7 +23,7 @@ class JobsConf:
     tick_seconds: float = 1.0  # longest sleep between two scheduler turns
     shard_lease_seconds: float = 15.0  # how long shard ownership survives its process
     reap_batch: int = 500
-    claim_batch: int = 500
+    claim_batch: int = 400
     take_batch: int = 1000
     finish_batch: int = 1000
     flush_seconds: float = 0.005  # longest an outcome waits for company before it is written

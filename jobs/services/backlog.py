@@ -137,7 +137,8 @@ class Backlog:
         }
         for head in heads:
             known = self.groups.get(head.key)
-            if known is None or not known.items or known.items[0][1].job_id != head.job_id:
+            # Of several with one due time any may be read as the head: what is known of them is as good.
+            if known is None or not known.items or known.items[0][1].due != head.due:
                 items = _items([head], head_starts)
                 known = Group(head.key.lane, head.key.tenant, items, more=True)
             merged[head.key] = known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +21,8 @@ from jobs.services.memory import Memory
 from jobs.services.publishing import Publisher, Publishing
 from jobs.services.terms import Pauses, Terms
 from jobs.transitions.events import scheduler_actor
+
+TURN_SECONDS = 0.05  # of choosing and claiming; then no further batch is begun
 
 
 @dataclass(slots=True)
@@ -92,6 +95,7 @@ class _Turn:
         self._by_others = memory.published_by_others(others)
         self._shards, self._memory, self._actor, self._now = shards, memory, actor, now
         self._done = Dispatched()
+        self._until = time.monotonic() + TURN_SECONDS
         self._at = max((load.read_at for load in loads.values()), default=0.0)
         self._room: dict[int, int] = {}  # pool → what it may still be given
         self._free: dict[int, int] = {}  # the part of it that is free slots
@@ -137,6 +141,7 @@ class _Turn:
                 at=self._at,
                 now=self._now,
                 done=self._done,
+                until=self._until,
             )
             self._publish(publisher, ways, groups)
             self._done.wake_seconds = terms.wake_seconds
@@ -181,8 +186,16 @@ class _Turn:
     def _publish(
         self, publisher: Publisher, ways: dict[int, list[int]], groups: dict[GroupKey, Group]
     ) -> None:
-        """Every pool its own work first; then free slots that are left go to work whose home has no room."""
-        for pool_id in self._room:
+        """Every pool its own work first; then free slots that are left go to work whose home has no room.
+
+        What takes too long goes on in the next turn, with the pool that it has come to: leases and shards want care.
+        """
+        pools = sorted(self._room, key=lambda pool_id: (pool_id < self._memory.next_pool, pool_id))
+        self._memory.next_pool = 0
+        for pool_id in pools:
+            if pool_id != pools[0] and time.monotonic() > self._until:
+                self._memory.next_pool, self._done.more = pool_id, True
+                return
             given = publisher.fill(
                 pool_id, _home_to(pool_id, ways, groups), room=self._room[pool_id]
             )

@@ -23,6 +23,7 @@ class Memory:
 
     Attributes:
         windows: Pool → how fast it starts work.
+        next_pool: Where the next turn begins; the last one was over before this pool's turn.
         backlog: What waits.
         turns: Pool → lane → whose turn it is.
         delays: What held work back lately.
@@ -31,6 +32,7 @@ class Memory:
     """
 
     windows: dict[int, PublishWindow] = field(default_factory=dict)
+    next_pool: int = 0
     backlog: Backlog = field(default_factory=Backlog)
     turns: dict[int, dict[int, Turns]] = field(default_factory=dict)
     delays: Delays = field(default_factory=lambda: Delays(3 * conf().tick_seconds))

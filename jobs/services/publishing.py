@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from jobs.services.terms import Terms
 from jobs.transitions.claim import claim_batch
 
 FETCH_ROUNDS = 4  # of rows of groups whose turn has come, for one pool in one turn
+FEW_GROUPS = 200
 RESERVED_AHEAD_SECONDS = 1000 * 86_400.0  # what fills a reserve is taken before all that does not
 LATE_SECONDS = 1.0  # a claim this late tells what held the job back
 LIFTED_BY_AN_END = ("tenant_max_running",)  # limits that the end of a job lifts
@@ -58,8 +60,13 @@ class Publisher:
         at: float,
         now: datetime | None,
         done: Publishing,
+        until: float,
     ) -> None:
-        """`by_others` is what they published since the last turn, `at` database time; what happens goes into `done`."""
+        """`by_others` is what they published since the last turn, `at` database time; what happens goes into `done`.
+
+        After `until` (monotonic seconds) no further batch is begun.
+        """
+        self._until = until
         self._by_others = by_others
         self._found, self._terms, self._memory, self._others = found, terms, memory, others
         self._shards, self._actor, self._at, self._now = shards, actor, at, now
@@ -97,7 +104,8 @@ class Publisher:
             weight = weights.get(others_in(lane), 1.0)
             turn.correct(others_in(lane), weight, real=self._by_others.get((pool_id, lane), 0))
         keys, given = {id(group): key for key, group in groups.items()}, 0
-        for fetches_left in range(FETCH_ROUNDS, -1, -1):
+        fetches_left = FETCH_ROUNDS
+        while True:
             picks = pick(
                 [*groups.values(), *others],
                 room=min(room, conf().claim_batch),
@@ -115,15 +123,17 @@ class Publisher:
             room -= len(picks.chosen) - refused
             given += len(picks.chosen) - refused
             self._note(pool_id, picks, still_room=room > 0)
-            if room <= 0 or (picks.wanting is None and not refused):
-                break
-            if not fetches_left:
+            reads_on = picks.wanting is not None or refused
+            if room <= 0 or not (reads_on or picks.full):
+                return given
+            if time.monotonic() > self._until or (reads_on and not fetches_left):
                 self._done.more = True
-                break
-            self._drop_full_keys(groups)
-            if picks.wanting is not None:
-                self._fetch(groups, keys, room)
-        return given
+                return given
+            if reads_on:
+                fetches_left -= 1
+                self._drop_full_keys(groups)
+                if picks.wanting is not None:
+                    self._fetch(groups, keys, room)
 
     def _drop_full_keys(self, groups: Mapping[GroupKey, Group]) -> None:
         """What waits for a slot of its concurrency key is parked by now: it is not tried again."""
@@ -159,11 +169,16 @@ class Publisher:
     def _fetch(
         self, groups: Mapping[GroupKey, Group], keys: Mapping[int, GroupKey], room: int
     ) -> None:
-        """Read on in every group whose known rows are used up, as far as this room can need."""
-        empty = [group for group in groups.values() if group.more and not group.items]
-        each = room + 1 if len(empty) == 1 else math.ceil(1.5 * room / len(empty)) + 1
+        """Read on in every group whose known rows are used up, as far as this room can need if all go on alike.
+
+        Among few groups those that are nearly used up are read on as well: each of them would ask for a read of its own.
+        """
+        live = [group for group in groups.values() if group.more or group.items]
+        each = math.ceil(1.5 * room / len(live)) + 1
+        spare = each // 4 if len(live) <= FEW_GROUPS else 0
+        low = [group for group in live if group.more and len(group.items) <= spare]
         self._memory.backlog.fetch(
-            {keys[id(group)]: each for group in empty},
+            {keys[id(group)]: each for group in low},
             head_starts=self._head_starts,
             now=self._now,
         )
@@ -242,9 +257,7 @@ class Publisher:
 
     def _note(self, pool_id: int, picks: Picks, *, still_room: bool) -> None:
         saw, at = self._memory.delays.saw, self._at
-        if picks.full and still_room:
-            self._done.more = True  # one batch is full, not the pool
-        elif picks.full:
+        if picks.full and not still_room:  # else one batch is full, not the pool
             self._full(pool_id)
         for wall in picks.walled:
             saw(wall, at)

@@ -14,7 +14,8 @@ from jobs.models import DueEntry, Job, Lane, Lease, Pool, Route, Worker
 from jobs.policies.priority import rank
 from jobs.policies.window import PublishWindow
 from jobs.queries.candidates import due_rows
-from jobs.services import backlog
+from jobs.services import backlog, publishing
+from jobs.services import dispatch as dispatching
 from jobs.services.dispatch import Dispatched, dispatch
 from jobs.services.memory import Memory
 from jobs.services.requests import parse_request
@@ -192,12 +193,37 @@ def test_a_pool_that_starts_its_work_is_seen_to_be_fast():
     assert memory.windows[make_pool().pk].rate > 0
 
 
-def test_a_turn_claims_at_most_one_batch_per_pool(settings):
+def test_a_turn_claims_in_batches_until_the_room_is_filled(settings, monkeypatch):
     settings.JOBS = {**settings.JOBS, "claim_batch": 3}
     conf.cache_clear()
+    claims: list[int] = []
+
+    def counted(**given):
+        claims.append(len(given["job_ids"]))
+        return claim_batch(**given)
+
+    monkeypatch.setattr(publishing, "claim_batch", counted)
     make_many(10)
     make_worker(slots=8)
-    assert [turn().published for _ in range(3)] == [3, 3, 2]
+    assert turn() == Dispatched(published=8, blocked=True)
+    assert claims == [3, 3, 2]
+
+
+def test_a_long_turn_ends_and_the_next_goes_on_with_the_pool_it_had_come_to(settings, monkeypatch):
+    settings.JOBS = {**settings.JOBS, "claim_batch": 3}
+    conf.cache_clear()
+    monkeypatch.setattr(dispatching, "TURN_SECONDS", -1.0)  # over as soon as it begins
+    pools = [make_pool(name, labels={"kind": name}) for name in ("a", "b", "c")]
+    for pool in pools:
+        make_many(4, labels={"kind": pool.name})
+        make_worker(pool, slots=8)
+    memory, seen = Memory(), []
+    while (done := turn(memory=memory)).more:
+        seen.append([len(published_in(pool)) for pool in pools])
+        assert done.published
+        assert len(seen) < 20
+    assert seen[:3] == [[3, 0, 0], [3, 3, 0], [3, 3, 3]]
+    assert [len(published_in(pool)) for pool in pools] == [4, 4, 4]
 
 
 def test_kf39_a_full_pool_never_stands_before_an_idle_one(settings):
