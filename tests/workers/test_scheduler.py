@@ -14,11 +14,20 @@ from jobs import telemetry
 from jobs.clock import database_now
 from jobs.conf import conf
 from jobs.database import rows
-from jobs.models import DueEntry, Job, JobEvent, Lease, Pause, SchedulerNode, Shard
+from jobs.models import (
+    DueEntry,
+    Job,
+    JobEvent,
+    Lease,
+    Occurrence,
+    Pause,
+    SchedulerNode,
+    Shard,
+)
 from jobs.queries.catalog import forget
 from jobs.services.dispatch import dispatch
 from jobs.states import Place
-from tests.factories import all_shards, make_job, make_worker
+from tests.factories import all_shards, make_job, make_schedule, make_worker
 from tests.support.books import assert_balanced
 from tests.workers.stage import end_threads, expire_lease, status, story, until
 from workers import scheduler as schedulers
@@ -74,6 +83,36 @@ def test_each_turn_publishes_in_its_own_name():
     scheduler.run_once()
     leased = JobEvent.objects.get(job=job, kind="leased")
     assert leased.actor == f"scheduler:{scheduler.id}"
+
+
+def test_kf11_a_turn_makes_the_jobs_of_schedules_and_publishes_what_fired_in_an_outage():
+    idle_worker()
+    noon = database_now().replace(minute=0, second=0, microsecond=0)
+    schedule = make_schedule(cron="0 * * * *", now=noon - timedelta(hours=3, minutes=30))
+    scheduler = Scheduler(shards=all_shards())
+    scheduler.run_once()
+    ledger = Occurrence.objects.filter(schedule=schedule, fire_at__lte=noon).order_by("fire_at")
+    assert [row.verdict for row in ledger] == ["skipped", "skipped", "skipped", "pending"]
+    (last,) = ledger.filter(verdict="pending")
+    assert {lease.job_id for lease in Lease.objects.published()} == {last.job_id}
+    scheduler._expand_at = 0.0  # as a tick later
+    scheduler.run_once()
+    last.refresh_from_db()
+    assert last.verdict in ("ran", "late")  # by the minutes since the hour
+
+
+def test_f31_an_expansion_that_is_not_done_goes_on_in_the_next_turn(settings):
+    settings.JOBS = {**settings.JOBS, "expand_firings": 5}
+    conf.cache_clear()
+    idle_worker()
+    began = database_now() - timedelta(hours=2)
+    schedule = make_schedule(cron="*/10 * * * *", misfire="skip", now=began)
+    scheduler = Scheduler(shards=all_shards())
+    for _ in range(10):
+        if scheduler.run_once().pause > 0:
+            break
+    schedule.refresh_from_db()
+    assert schedule.expanded_until > database_now()
 
 
 def test_with_nothing_waiting_it_sleeps_a_tick_and_not_longer():
