@@ -41,6 +41,12 @@ class ValidationFailed(JobError):
         self.errors = errors
 
 
+class ScheduleInvalid(ValidationFailed):
+    """One or more fields of a schedule have values that cannot be accepted."""
+
+    code = "schedule_invalid"
+
+
 class MalformedJson(JobError):
     """The body is not JSON that can be stored and read back unchanged."""
 
@@ -128,7 +134,7 @@ class NotWaiting(TransitionRefused):
 class VersionConflict(JobError):
     """Somebody else has changed it since the version that this change was made for."""
 
-    code = "version_conflict"
+    code = "version_mismatch"
 
     def __init__(self, *, current: int) -> None:
         super().__init__()

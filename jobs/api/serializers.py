@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.urls import reverse
 
-from jobs.models import JobEvent
+from jobs.errors import ValidationFailed
+from jobs.models import JobEvent, Occurrence, Schedule, ScheduleVersion
 from jobs.policies.masking import MASK, mask_texts, mask_values
 from jobs.policies.times import format_time
 from jobs.policies.why import Reason
+from jobs.policies.wording import rule_in_words
+from jobs.policies.zones import ZONE_DATA
 from jobs.queries.history import JobDetail
+from jobs.services.preview import Preview, parse_recurrence, preview
+from jobs.services.schedule_requests import RECURRENCE
 
 
 def job_url(job_id: UUID) -> str:
@@ -124,3 +129,114 @@ def _time(moment: datetime | None) -> str | None:
 
 def _as_stored(value: object) -> object:
     return value
+
+
+def schedule_url(schedule_id: UUID) -> str:
+    """Address of a schedule on this server."""
+    return reverse("api:schedule", args=[str(schedule_id)])
+
+
+def schedule_out(
+    schedule: Schedule,
+    version: ScheduleVersion,
+    *,
+    defaults: Mapping[str, str],
+    now: datetime,
+    runs: int,
+    reveal: bool,
+) -> dict[str, Any]:
+    """A schedule as the API shows it.
+
+    Args:
+        schedule: What is true of all its versions.
+        version: The one in force.
+        defaults: `timezone`, `on_gap`, `on_overlap` where it says nothing; the answer has what is stored and what holds.
+        now: From when on the next runs are told.
+        runs: How many.
+        reveal: Show the payload of its jobs as it is stored; otherwise secrets in it are masked.
+    """
+    stored = {name: getattr(version, name) or None for name in (*RECURRENCE,)}
+    holds = {**defaults, **{name: value for name, value in stored.items() if value}}
+    job = dict(version.template)
+    if not reveal and "payload" in job:
+        job["payload"] = mask_values(job["payload"])
+    if not reveal and "payload_ref" in job:
+        job["payload_ref"] = MASK
+    paused = schedule.paused_at is not None and (
+        schedule.resume_at is None or schedule.resume_at > now
+    )
+    return {
+        "id": str(schedule.pk),
+        "name": schedule.name,
+        "version": schedule.version,
+        **stored,
+        "effective": {name: holds[name] for name in ("timezone", "on_gap", "on_overlap")},
+        "misfire": version.misfire,
+        "grace_seconds": version.grace_seconds,
+        "catch_up_most": version.catch_up_most,
+        "catch_up_seconds": version.catch_up_seconds,
+        "jitter_seconds": version.jitter_seconds,
+        "starts_at": _time(version.starts_at),
+        "ends_at": _time(version.ends_at),
+        "max_runs": version.max_runs,
+        "job": job,
+        "paused": {
+            "at": _time(schedule.paused_at),
+            "by": schedule.paused_by,
+            "reason": schedule.pause_reason,
+            "resume_at": _time(schedule.resume_at),
+        }
+        if paused
+        else None,
+        "fault": schedule.fault,
+        **_coming(holds, version, now, runs, paused=paused),
+        "created_by": schedule.created_by,
+        "created_at": _time(schedule.created_at),
+    }
+
+
+def _coming(
+    holds: Mapping[str, Any], version: ScheduleVersion, now: datetime, runs: int, *, paused: bool
+) -> dict[str, Any]:
+    """Words and next runs; none for a stored rule that cannot be read any more."""
+    try:
+        recurrence = parse_recurrence({name: holds.get(name) or None for name in RECURRENCE})
+    except ValidationFailed:
+        return {"words": "", "next_runs": []}
+    words = rule_in_words(recurrence.rule, version.cron)
+    if paused:
+        return {"words": words, "next_runs": []}
+    after = max(now, version.starts_at) if version.starts_at else now
+    found = preview(recurrence, text=version.cron, after=after, until=version.ends_at, count=runs)
+    return {"words": words, "next_runs": found.runs}
+
+
+def preview_out(told: Preview) -> dict[str, Any]:
+    """What a rule would do."""
+    return {
+        "words": told.words,
+        "runs": told.runs,
+        "shifts": told.shifts,
+        "cut": told.cut,
+        "zone_data": ZONE_DATA,
+    }
+
+
+def occurrence_out(row: Occurrence) -> dict[str, Any]:
+    """One firing and what became of it."""
+    return {
+        "fire_at": _time(row.fire_at),
+        "slot": row.slot,
+        "pass": row.number,
+        "resolution": row.resolution,
+        "due_at": _time(row.due_at),
+        "verdict": row.verdict,
+        "reason": row.reason,
+        "job": row.job_id and str(row.job_id),
+        "version": row.version,
+        "timezone": row.timezone,
+        "on_gap": row.on_gap,
+        "on_overlap": row.on_overlap,
+        "zone_data": row.zone_data,
+        "decided_at": _time(row.decided_at),
+    }

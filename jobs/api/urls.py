@@ -6,6 +6,15 @@ from django.urls import URLPattern, path
 
 from jobs.api.views import ApiView
 from jobs.api.views_jobs import CancelJobView, JobsView, JobView, WhyView
+from jobs.api.views_schedules import (
+    OccurrencesView,
+    PauseView,
+    PreviewView,
+    ResumeView,
+    SchedulesView,
+    ScheduleView,
+    TriggerView,
+)
 
 app_name = "api"
 
@@ -26,4 +35,11 @@ urlpatterns = [
     operation("jobs/<str:job_id>", JobView, "job"),
     operation("jobs/<str:job_id>/why", WhyView, "why"),
     operation("jobs/<str:job_id>/cancel", CancelJobView, "cancel"),
+    operation("schedules", SchedulesView, "schedules"),
+    operation("schedules/preview", PreviewView, "schedule-preview"),
+    operation("schedules/<str:schedule_id>", ScheduleView, "schedule"),
+    operation("schedules/<str:schedule_id>/pause", PauseView, "schedule-pause"),
+    operation("schedules/<str:schedule_id>/resume", ResumeView, "schedule-resume"),
+    operation("schedules/<str:schedule_id>/trigger", TriggerView, "schedule-trigger"),
+    operation("schedules/<str:schedule_id>/occurrences", OccurrencesView, "schedule-occurrences"),
 ]

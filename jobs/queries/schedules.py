@@ -10,6 +10,8 @@ from uuid import UUID
 
 from jobs.clock import NOW_SQL
 from jobs.database import rows
+from jobs.errors import NotFound
+from jobs.models import Occurrence, Schedule, ScheduleVersion
 
 
 class StoredSchedule(NamedTuple):
@@ -133,3 +135,28 @@ def lock_missed(
         Missed(job_id, shard, key, fire_at, _stored(schedule))
         for job_id, shard, key, fire_at, *schedule in found
     ]
+
+
+NEWEST = 100  # occurrences of one answer
+
+
+def find_schedule(*, tenant_id: int, schedule_id: UUID) -> Schedule:
+    """A schedule of this tenant.
+
+    Raises:
+        NotFound: There is none, it was deleted, or it is another's.
+    """
+    found = Schedule.objects.filter(pk=schedule_id, tenant=tenant_id, deleted_at=None).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def version_of(schedule: Schedule) -> ScheduleVersion:
+    """The version in force."""
+    return ScheduleVersion.objects.get(schedule=schedule, number=schedule.version)
+
+
+def newest_occurrences(schedule: Schedule, *, limit: int = NEWEST) -> list[Occurrence]:
+    """Its last rows of the ledger, by slot; those to come are the first."""
+    return list(Occurrence.objects.filter(schedule=schedule).order_by("-slot", "-number")[:limit])

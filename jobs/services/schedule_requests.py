@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from jobs.errors import InvalidField, ValidationFailed
+from jobs.errors import InvalidField, ScheduleInvalid, ValidationFailed
 from jobs.policies.pointers import child_pointer
 from jobs.services.preview import parse_recurrence
 from jobs.services.requests import integer, number, parse_request, text, time
@@ -39,10 +39,10 @@ def parse_schedule(
         pointer: Where they stand in the body.
 
     Raises:
-        ValidationFailed: Lists every faulty field by JSON pointer; unknown fields are faults too.
+        ScheduleInvalid: Lists every faulty field by JSON pointer; unknown fields are faults too.
     """
     if not isinstance(fields, Mapping):
-        raise ValidationFailed([InvalidField(pointer, "wrong_type", "must be an object")])
+        raise ScheduleInvalid([InvalidField(pointer, "wrong_type", "must be an object")])
     faults: list[InvalidField] = []
     values: dict[str, Any] = {}
     for name, value in fields.items():
@@ -74,7 +74,7 @@ def parse_schedule(
             InvalidField(f"{pointer}/ends_at", "out_of_range", "must be after starts_at")
         )
     if faults:
-        raise ValidationFailed(faults)
+        raise ScheduleInvalid(faults)
     template = values.pop("job")
     name = values.pop("name")
     return ScheduleRequest(name=name, version={**given, **values, "template": template})

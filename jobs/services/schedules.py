@@ -18,7 +18,7 @@ from jobs import telemetry
 from jobs.clock import database_now
 from jobs.conf import conf
 from jobs.database import atomically, notify, rows
-from jobs.errors import InvalidField, NotFound, NotPaused, ValidationFailed, VersionConflict
+from jobs.errors import InvalidField, NotFound, NotPaused, ScheduleInvalid, VersionConflict
 from jobs.models import Schedule, ScheduleVersion, Tenant
 from jobs.policies.sharding import shard_of
 from jobs.queries.schedules import StoredSchedule, lock_schedule
@@ -63,7 +63,7 @@ def create_schedule(
         now: Aware UTC; default is the database clock.
 
     Raises:
-        ValidationFailed: The name is in use, or nothing falls within ten years.
+        ScheduleInvalid: The name is in use, or nothing falls within ten years.
         UnknownHandler: As in submit. Nothing is stored.
         NoMatchingPool: As in submit. Nothing is stored.
     """
@@ -89,7 +89,7 @@ def create_schedule(
         with transaction.atomic():
             schedule.save(force_insert=True)
     except IntegrityError:
-        raise ValidationFailed(
+        raise ScheduleInvalid(
             [InvalidField("/name", "in_use", "another schedule has this name")]
         ) from None
     _write_version(schedule_id, 1, request, actor)
@@ -121,7 +121,7 @@ def edit_schedule(
     Raises:
         VersionConflict: Somebody else has edited it since. Nothing is stored.
         NotFound: There is no such schedule of this tenant.
-        ValidationFailed: As in create.
+        ScheduleInvalid: As in create.
     """
     moment = now or database_now()
     stored = _locked(tenant, schedule_id, now)
@@ -143,7 +143,7 @@ def edit_schedule(
                 updated_at=moment,
             )
     except IntegrityError:
-        raise ValidationFailed(
+        raise ScheduleInvalid(
             [InvalidField("/name", "in_use", "another schedule has this name")]
         ) from None
     _expand(schedule_id, actor, now)
@@ -232,7 +232,12 @@ def resume_schedule(
 
 @atomically
 def delete_schedule(
-    *, tenant: Tenant, schedule_id: UUID, actor: str, now: datetime | None = None
+    *,
+    tenant: Tenant,
+    schedule_id: UUID,
+    actor: str,
+    version: int | None = None,
+    now: datetime | None = None,
 ) -> None:
     """It fires no more. Its record stays.
 
@@ -240,13 +245,17 @@ def delete_schedule(
         tenant: Owner.
         schedule_id: Which.
         actor: Who asks.
+        version: The one that the caller has seen; None: whichever.
         now: Aware UTC; default is the database clock.
 
     Raises:
         NotFound: There is no such schedule of this tenant.
+        VersionConflict: Somebody else has edited it since.
     """
     moment = now or database_now()
-    _locked(tenant, schedule_id, now)
+    stored = _locked(tenant, schedule_id, now)
+    if version is not None and stored.version != version:
+        raise VersionConflict(current=stored.version)
     old = _take_back(schedule_id, "deleted", actor, moment)
     judge_occurrences(dict.fromkeys(old, (Verdict.SUPERSEDED, "deleted")), now=now)
     Schedule.objects.filter(pk=schedule_id).update(
@@ -285,7 +294,7 @@ def _check(tenant: Tenant, request: ScheduleRequest, moment: datetime) -> None:
     try:
         check_upcoming(parse_recurrence({**tenant_defaults(tenant), **known}), moment)
     except InvalidField as fault:
-        raise ValidationFailed([fault]) from None
+        raise ScheduleInvalid([fault]) from None
     check_request(tenant, parse_request(request.version["template"], "/job"))
 
 

@@ -14,12 +14,13 @@ from django.utils import timezone
 from jobs.api.urls import operation
 from jobs.api.views import ApiView
 from jobs.errors import InvalidField
-from jobs.models import ApiToken, Job
+from jobs.models import ApiToken, Job, Schedule
 from jobs.policies.tokens import mint
 from jobs.services.credentials import SCOPES, create_token
+from jobs.services.schedules import pause_schedule
 from jobs.states import JobStatus
 from tests.api.caller import JOBS, REQUEST, Caller, assert_problem, call
-from tests.factories import make_job, make_tenant
+from tests.factories import make_job, make_schedule, make_tenant
 
 
 def api_routes(
@@ -43,8 +44,38 @@ OPERATIONS = [
 ]
 
 
-def sample(path: str, job: Job) -> str:
-    return path.replace("<str:job_id>", str(job.pk))
+NEW_SCHEDULE = {"name": "weekly", "cron": "@weekly", "job": {"handler": "billing.charge"}}
+BODIES: dict[str, Any] = {  # by the end of the path
+    "/cancel": {"reason": "x"},
+    "/pause": {"reason": "x"},
+    "/resume": {},
+    "/trigger": {},
+    "/preview": {"cron": "@weekly"},
+    "/schedules": NEW_SCHEDULE,
+}
+
+
+def sample(path: str, job: Job, schedule: Schedule | None = None) -> str:
+    schedule_id = "" if schedule is None else str(schedule.pk)
+    return path.replace("<str:job_id>", str(job.pk)).replace("<str:schedule_id>", schedule_id)
+
+
+def body_of(method: str, path: str) -> Any:
+    if method == "POST":
+        return BODIES.get(f"/{path.rpartition('/')[2]}", REQUEST)
+    return {} if method == "PATCH" else None
+
+
+def a_schedule(owner: Caller, path: str) -> Schedule:
+    schedule = make_schedule(tenant=owner.tenant)
+    if path.endswith("/resume"):
+        who: dict[str, Any] = {
+            "tenant": owner.tenant,
+            "schedule_id": schedule.pk,
+            "actor": "user:anna",
+        }
+        pause_schedule(**who, reason="billing run")
+    return schedule
 
 
 def test_s03_every_route_below_api_goes_through_the_one_base_class():
@@ -57,8 +88,8 @@ def test_s03_every_route_below_api_goes_through_the_one_base_class():
 
 @pytest.mark.parametrize(("method", "path", "scope"), OPERATIONS)
 def test_s02_every_operation_needs_its_scope_and_no_other_opens_it(owner, method, path, scope):
-    path = sample(path, make_job(tenant=owner.tenant))
-    body = {"reason": "x"} if path.endswith("/cancel") else REQUEST if method == "POST" else None
+    body = body_of(method, path)
+    path = sample(path, make_job(tenant=owner.tenant), a_schedule(owner, path))
     for other in sorted(SCOPES - {scope}):
         answer = Caller(owner.tenant, scopes=[other]).call(method, path, body)
         assert assert_problem(answer, 403, "scope_missing")["scope"] == scope
@@ -66,7 +97,9 @@ def test_s02_every_operation_needs_its_scope_and_no_other_opens_it(owner, method
     everything_else = Caller(owner.tenant, scopes=SCOPES - {scope})
     assert_problem(everything_else.call(method, path, body), 403, "scope_missing")
     assert_problem(Caller(owner.tenant, scopes=[]).call(method, path, body), 403, "scope_missing")
-    assert Caller(owner.tenant, scopes=[scope]).call(method, path, body).status < 300
+    seen = {"If-Match": '"v1"'} if method in ("PATCH", "DELETE") else {}
+    allowed = Caller(owner.tenant, scopes=[scope]).call(method, path, body, headers=seen)
+    assert allowed.status < 300
 
 
 @pytest.mark.parametrize(
@@ -97,10 +130,13 @@ def test_s02_a_route_to_any_other_view_does_not_come_up():
 
 
 def test_s02_a_token_reaches_its_own_tenant_only(owner, stranger):
-    job = make_job(tenant=owner.tenant)
+    job, schedule = make_job(tenant=owner.tenant), make_schedule(tenant=owner.tenant)
     for method, path, _ in OPERATIONS:
-        if "job_id" in path:
-            answer = stranger.call(method, sample(path, job), {"reason": "x"})
+        if "_id>" in path:
+            body = body_of(method, path)
+            answer = stranger.call(
+                method, sample(path, job, schedule), body, headers={"If-Match": '"v1"'}
+            )
             assert_problem(answer, 404, "not_found")
 
 
@@ -184,9 +220,9 @@ def test_a_token_to_be_revoked_later_works_until_then(owner):
 def test_s08_cookies_and_sessions_mean_nothing(owner):
     browser = Client(raise_request_exception=False)
     browser.force_login(User.objects.create_superuser("root"))
-    job = make_job(tenant=owner.tenant)
+    job, schedule = make_job(tenant=owner.tenant), make_schedule(cron="0 0 29 2 *")
     for method, path, _ in OPERATIONS:
-        answer = call(method, sample(path, job), {"reason": "x"}, client=browser)
+        answer = call(method, sample(path, job, schedule), {"reason": "x"}, client=browser)
         assert_problem(answer, 401, "token_missing")
     browser.cookies["Authorization"] = f"Bearer {owner.text}"
     assert_problem(call("POST", JOBS, REQUEST, client=browser), 401, "token_missing")
@@ -209,11 +245,11 @@ def test_s08_no_session_is_read_or_set_and_no_csrf_token_is_needed(owner):
 
 
 def test_s08_nothing_changes_by_get(owner):
-    job = make_job(tenant=owner.tenant)
+    job, schedule = make_job(tenant=owner.tenant), make_schedule(cron="0 0 29 2 *")
     for path, view in api_routes():
         if "GET" not in view.view_class.scopes:
             for method in ("GET", "HEAD"):
-                answer = owner.call(method, sample(path, job))
+                answer = owner.call(method, sample(path, job, schedule))
                 assert answer.status == 405
                 assert answer.headers["Allow"] == ", ".join(view.view_class.scopes)
     job.refresh_from_db()
