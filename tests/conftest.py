@@ -110,6 +110,14 @@ def no_connection_of_others(request: pytest.FixtureRequest) -> None:
         connection.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def whole_turns() -> None:
+    """A turn of dispatch that a busy machine slows down is not cut short: tests say what one turn does."""
+    from jobs.services import dispatch  # only here, so that settings decide first
+
+    dispatch.TURN_SECONDS = 600.0
+
+
 @pytest.fixture(autouse=True)
 def fresh_readings() -> Iterator[None]:
     """Each test reads the catalog and the settings anew: they are kept per process, its rows are not."""

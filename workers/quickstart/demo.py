@@ -15,7 +15,15 @@ from jobs.services.credentials import create_token
 
 TENANTS = {"acme-shop": "Acme Shop", "nordwind": "Nordwind Handel", "kiosk-24": "Kiosk 24"}
 USER, TOKEN_NAME = "demo", "quickstart"
-SCOPES = ["jobs:read", "jobs:write", "jobs:cancel", "payload:read", "dead_letters:read"]
+SCOPES = [
+    "jobs:read",
+    "jobs:write",
+    "jobs:cancel",
+    "payload:read",
+    "dead_letters:read",
+    "schedules:read",
+    "schedules:write",
+]
 
 
 @dataclass(frozen=True, slots=True)
