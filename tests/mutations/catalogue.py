@@ -231,7 +231,7 @@ SEEN = [0.0]""",
         *(FAIRNESS, SHARES),
     ),
     mutation(
-        "a tenant that was away has saved its turns up",
+        "a tenant that was held back by its share saves its turns up without end",
         "jobs/policies/fairness.py",
         "behind = least if tenant in self.present else now",
         "behind = 0.0",

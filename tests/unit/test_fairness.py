@@ -148,6 +148,16 @@ def test_who_was_away_has_saved_nothing_up() -> None:
     assert abs(chosen["one"] - chosen["other"]) <= 2
 
 
+def test_who_was_held_back_by_its_share_has_saved_two_turns_at_most() -> None:
+    one, other = group(1, "one", [float(n) for n in range(500)]), group(1, "other", [1e6] * 500)
+    turns: dict[int, Turns] = {}
+    for _ in range(100):  # the other holds more than its share in jobs that do not end
+        picks = pick([one, other], room=1, turns=turns, held={(1, "other"): 50})
+        assert tenants(picks) == ["one"]
+    chosen = Counter(tenants(pick([one, other], room=100, turns=turns)))
+    assert 0 <= chosen["other"] - chosen["one"] <= 4
+
+
 def random_groups(source: random.Random) -> list[Group]:
     return [
         group(
