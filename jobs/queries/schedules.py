@@ -8,10 +8,14 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from django.db.models import Q
+from django.db.models.functions import Now
+
 from jobs.clock import NOW_SQL
 from jobs.database import rows
 from jobs.errors import NotFound
 from jobs.models import Occurrence, Schedule, ScheduleVersion
+from jobs.states import Verdict
 
 
 class StoredSchedule(NamedTuple):
@@ -137,7 +141,7 @@ def lock_missed(
     ]
 
 
-NEWEST = 100  # occurrences of one answer
+NEWEST, NEXT = 100, 20  # occurrences of one answer: decided or due ones, and those to come
 
 
 def find_schedule(*, tenant_id: int, schedule_id: UUID) -> Schedule:
@@ -157,6 +161,10 @@ def version_of(schedule: Schedule) -> ScheduleVersion:
     return ScheduleVersion.objects.get(schedule=schedule, number=schedule.version)
 
 
-def newest_occurrences(schedule: Schedule, *, limit: int = NEWEST) -> list[Occurrence]:
-    """Its last rows of the ledger, by slot; those to come are the first."""
-    return list(Occurrence.objects.filter(schedule=schedule).order_by("-slot", "-number")[:limit])
+def newest_occurrences(schedule: Schedule) -> list[Occurrence]:
+    """Rows of its ledger, the latest slot first: the next few to come, then the last that were due or are decided."""
+    rows_of_it = Occurrence.objects.filter(schedule=schedule)
+    to_come = Q(verdict=Verdict.PENDING, due_at__gt=Now())
+    coming = rows_of_it.filter(to_come).order_by("slot", "number")[:NEXT]
+    known = rows_of_it.exclude(to_come).order_by("-slot", "-number")[:NEWEST]
+    return [*reversed(coming), *known]

@@ -18,7 +18,15 @@ from jobs import telemetry
 from jobs.clock import database_now
 from jobs.conf import conf
 from jobs.database import atomically, notify, rows
-from jobs.errors import InvalidField, NotFound, NotPaused, ScheduleInvalid, VersionConflict
+from jobs.errors import (
+    InvalidField,
+    NoMatchingPool,
+    NotFound,
+    NotPaused,
+    ScheduleInvalid,
+    UnknownHandler,
+    VersionConflict,
+)
 from jobs.models import Schedule, ScheduleVersion, Tenant
 from jobs.policies.sharding import shard_of
 from jobs.queries.schedules import StoredSchedule, lock_schedule
@@ -295,7 +303,11 @@ def _check(tenant: Tenant, request: ScheduleRequest, moment: datetime) -> None:
         check_upcoming(parse_recurrence({**tenant_defaults(tenant), **known}), moment)
     except InvalidField as fault:
         raise ScheduleInvalid([fault]) from None
-    check_request(tenant, parse_request(request.version["template"], "/job"))
+    try:
+        check_request(tenant, parse_request(request.version["template"], "/job"))
+    except (UnknownHandler, NoMatchingPool) as fault:
+        fault.pointer = f"/job{fault.pointer}"
+        raise
 
 
 def _write_version(schedule_id: UUID, number: int, request: ScheduleRequest, actor: str) -> None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from jobs.clock import database_now
-from jobs.models import Job, Schedule
+from jobs.models import Job, Occurrence, Schedule
 from jobs.policies.times import format_time
 from tests.api.caller import Answer, Caller, assert_problem
 
@@ -123,6 +123,24 @@ def test_the_ledger_names_what_became_of_each_firing(owner):
     assert rows[0]["fire_at"] > rows[-1]["fire_at"]
     assert {row["timezone"] for row in rows} == {"Asia/Kolkata"}
     assert owner.get(rows[0]["job"]).status == 200
+
+
+def test_an_unknown_handler_is_named_where_it_stands(owner):
+    answer = create(owner, job={"handler": "gone.handler"})
+    (fault,) = assert_problem(answer, 422, "handler_unknown")["errors"]
+    assert fault["pointer"] == "/job/handler"
+
+
+def test_the_ledger_shows_what_was_and_a_little_of_what_comes(owner):
+    made = create(owner, cron="* * * * *")
+    past = database_now() - timedelta(minutes=90)
+    rows = Occurrence.objects.filter(schedule_id=made.body["id"]).order_by("slot")
+    for number, row in enumerate(rows[:30]):
+        moment = past + timedelta(minutes=number)
+        Occurrence.objects.filter(pk=row.pk).update(due_at=moment, verdict="ran")
+    items = owner.call("GET", of(made, "/occurrences")).body["items"]
+    verdicts = [row["verdict"] for row in items]
+    assert verdicts == ["pending"] * 20 + ["ran"] * 30
 
 
 def test_kf02_a_preview_stores_nothing_and_says_what_a_gap_does(owner):
