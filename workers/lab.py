@@ -201,10 +201,13 @@ def print_report(report: Mapping[str, Any], out: TextIO) -> None:
         out.write(f"{part:<24}{'jobs':>8}{head}\n")
         names = sorted({name for side in sides for name in report[side][part]})
         for name in names:
-            jobs = report[sides[0]][part][name]["jobs"]
+            found = [report[side][part].get(name) for side in sides]
+            jobs = max(one["jobs"] for one in found if one)
             cells = "".join(
                 f"{one['p50']:>14.2f}{one['p95']:>10.2f}{one['max']:>10.2f}"
-                for one in (report[side][part][name] for side in sides)
+                if one
+                else f"{'nothing ran':>34}"
+                for one in found
             )
             out.write(f"{name:<24}{jobs:>8}{cells}\n")
         out.write("\n")

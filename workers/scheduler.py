@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 PARTITION_SECONDS, PARTITION_RETRY_SECONDS = 3600.0, 60.0
 FIRST_PAUSE_SECONDS, BLOCKED_PAUSE_SECONDS = 0.002, 0.05
+KEYS_SECONDS = 10.0  # jobs with a key that run for longer cost a tick between two of them
 DEMAND_SECONDS = 0.2  # how old what the others know of our demand may be
 
 
@@ -56,7 +57,7 @@ class Scheduler:
         self._ownership = Ownership(self.id, shards)
         self._memory = Memory()
         self._told: Stored = to_json({}, {})
-        self._tell_at = self._unpark_at = 0.0
+        self._tell_at = self._unpark_at = self._keys_until = 0.0
         self._rng = random.Random()
         self._once = once
         self._transactions = TransactionWatch()
@@ -106,7 +107,7 @@ class Scheduler:
         if now >= self._expand_at:
             self._expand_at = now + conf().tick_seconds
             more = self._lend_time("schedules", self._expand) or False
-        if self._memory.full_keys or now >= self._unpark_at:
+        if self._memory.full_keys or now < self._keys_until or now >= self._unpark_at:
             self._unpark_at = now + conf().tick_seconds
             self._lend_time("unpark", self._unpark)
         done = dispatch(
@@ -195,6 +196,8 @@ class Scheduler:
     def _unpark(self) -> None:
         if unpark_jobs(shards=self._ownership.shards):
             self._memory.full_keys.clear()  # who is still one too many will be parked again
+            # The next of the key waits for the end of this one, which is told: then it is looked for at once.
+            self._keys_until = time.monotonic() + KEYS_SECONDS
 
     def _tell_demand(self, done: Dispatched, now: float) -> None:
         """Let other schedulers know what waits here: at once when it appears or is gone, else now and then."""

@@ -23,6 +23,16 @@ class Lane(models.Model):
 
     class Meta:
         ordering = ["-priority_floor"]
+        constraints = [  # PostgreSQL sorts NaN above everything
+            models.CheckConstraint(
+                condition=Q(head_start_seconds__range=(0, 2_592_000)),
+                name="lane_head_start_in_range",
+            ),
+            models.CheckConstraint(
+                condition=Q(target_start_seconds__gt=0, target_start_seconds__lte=31_536_000),
+                name="lane_target_start_in_range",
+            ),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -102,8 +112,9 @@ class Handler(models.Model):
         ordering = ["name"]
         constraints = [
             models.CheckConstraint(
-                condition=Q(start_rate__isnull=True) | Q(start_rate__gt=0),
-                name="handler_start_rate_positive",
+                condition=Q(start_rate__isnull=True)
+                | Q(start_rate__gt=0, start_rate__lte=1_000_000),
+                name="handler_start_rate_in_range",
             ),
             models.CheckConstraint(
                 condition=Q(start_burst__gte=1), name="handler_start_burst_positive"

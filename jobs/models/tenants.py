@@ -69,8 +69,9 @@ class Tenant(models.Model):
                 condition=Q(weight__range=(1, 1000)), name="tenant_weight_in_range"
             ),
             models.CheckConstraint(
-                condition=Q(start_rate__isnull=True) | Q(start_rate__gt=0),
-                name="tenant_start_rate_positive",
+                condition=Q(start_rate__isnull=True)
+                | Q(start_rate__gt=0, start_rate__lte=1_000_000),
+                name="tenant_start_rate_in_range",
             ),
             models.CheckConstraint(
                 condition=Q(start_burst__gte=1), name="tenant_start_burst_positive"

@@ -141,6 +141,7 @@ class Backlog:
             if known is None or not known.items or known.items[0][1].due != head.due:
                 items = _items([head], head_starts)
                 known = Group(head.key.lane, head.key.tenant, items, more=True)
+            known.more = True  # read as a whole before the shard was deep, it may have grown since
             merged[head.key] = known
         return merged
 

@@ -188,12 +188,15 @@ class _Turn:
     ) -> None:
         """Every pool its own work first; then free slots that are left go to work whose home has no room.
 
-        What takes too long goes on in the next turn, with the pool that it has come to: leases and shards want care.
+        A round that takes too long goes on in the next turn, with the pool that it has come to: leases and shards want
+        care. It ends with the lending; a pool whose own work has not been looked at in this turn lends nothing.
         """
-        pools = sorted(self._room, key=lambda pool_id: (pool_id < self._memory.next_pool, pool_id))
+        pools = sorted(self._room)
+        rest = [pool_id for pool_id in pools if pool_id >= self._memory.next_pool] or pools
         self._memory.next_pool = 0
-        for pool_id in pools:
-            if pool_id != pools[0] and time.monotonic() > self._until:
+        lenders = set(rest)
+        for pool_id in rest:
+            if pool_id != rest[0] and time.monotonic() > self._until:
                 self._memory.next_pool, self._done.more = pool_id, True
                 return
             given = publisher.fill(
@@ -201,7 +204,11 @@ class _Turn:
             )
             self._room[pool_id] -= given
             self._free[pool_id] -= given
+        lenders.update(set(pools) - {ways[key.route][0] for key in groups})
+        self._done.more |= len(rest) < len(pools)  # the next round begins at once
         for pool_id, free in self._free.items():
+            if pool_id not in lenders:
+                continue
             guests = {
                 key: group
                 for key, group in groups.items()

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from jobs.errors import InvalidField, ValidationFailed
-from jobs.policies.cron import parse_cron
+from jobs.policies.cron import CronRule, parse_cron
 from jobs.policies.intervals import Every, parse_every
 from jobs.policies.recurrence import Firing, Recurrence, expand
 from jobs.policies.wording import (
@@ -98,7 +98,9 @@ def check_upcoming(schedule: Recurrence, after: datetime) -> None:
     """
     if next(expand(schedule, after, after + YEARS), None) is None:
         raise InvalidField(
-            "/cron", "no_upcoming_occurrence", "is valid, but nothing falls within ten years"
+            "/cron" if isinstance(schedule.rule, CronRule) else "/every",
+            "no_upcoming_occurrence",
+            "is valid, but nothing falls within ten years",
         )
 
 

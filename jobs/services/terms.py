@@ -9,6 +9,7 @@ from datetime import datetime
 from jobs.conf import conf
 from jobs.models import Handler, Pause, Tenant
 from jobs.policies.fairness import Wall
+from jobs.policies.sharding import shards_of
 from jobs.queries.candidates import DueRow, GroupKey
 from jobs.queries.catalog import Catalog
 from jobs.queries.fleet import Held, held_leases, start_tokens
@@ -58,6 +59,7 @@ class Terms:
     ) -> None:
         """`keys` are the groups with due work that nobody has paused."""
         self._found, self._shards = found, shards
+        self._mine = frozenset(shards)
         self._held: list[Held] | None = None
         keys = list(keys)
         tenants = {key.tenant for key in keys}
@@ -140,10 +142,12 @@ class Terms:
 
     def _weight(self, tenant: Tenant) -> float:
         """A tenant whose shards several schedulers share speaks here for the part that is here."""
-        spread = min(tenant.shard_spread, conf().shards)
-        if spread == 1 or len(self._shards) >= conf().shards:
+        if len(self._shards) >= conf().shards:
             return float(tenant.weight)
-        return tenant.weight * len(self._shards) / conf().shards
+        shards, spread = conf().shards, tenant.shard_spread
+        own = shards_of(tenant_id=tenant.pk, spread=spread, shards=shards)
+        here = len(self._mine.intersection(own))
+        return tenant.weight * max(1, here) / len(own)
 
 
 def _rate_wall(scope: str) -> tuple[str, Hashable]:

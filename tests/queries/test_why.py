@@ -485,9 +485,6 @@ def test_f65_rows_broken_by_hand_leave_every_job_with_reasons_that_can_be_shown(
             "update jobs_worker set last_seen_at = 'infinity', clock_skew_seconds = 'infinity'",
             "update jobs_shard set expires_at = 'infinity'",
             "update jobs_schedulernode set clock_skew_seconds = 'nan'",
-            "update jobs_lane set head_start_seconds = 'nan' where name = 'background'",
-            "update jobs_lane set head_start_seconds = 'infinity' where name = 'urgent'",
-            "update jobs_tenant set start_rate = 'infinity'",
         ):
             cursor.execute(sql)
     assert codes(job)[0] == "tenant_paused"

@@ -6,7 +6,7 @@ import random
 from datetime import timedelta
 
 import pytest
-from django.db import connection
+from django.db import IntegrityError, connection, transaction
 
 from jobs.clock import database_now
 from jobs.conf import conf
@@ -209,6 +209,32 @@ def test_a_turn_claims_in_batches_until_the_room_is_filled(settings, monkeypatch
     assert claims == [3, 3, 2]
 
 
+def test_a_shard_that_becomes_deep_hides_nothing_behind_what_was_known_of_it():
+    memory = Memory()
+    make_many(60, lane="urgent")  # read as a whole
+    worker = make_worker(slots=1)
+    assert turn(memory=memory).published == 1
+    make_many(100, lane="urgent")  # and now by groups
+    late = make_job(lane="background")
+    Worker.objects.filter(pk=worker.pk).update(slots=80)
+    assert turn(memory=memory).published == 79
+    assert not Lease.objects.filter(job_id=late.pk).exists()
+
+
+def test_kf39_lending_is_reached_however_long_a_round_takes(monkeypatch):
+    monkeypatch.setattr(dispatching, "TURN_SECONDS", -1.0)  # over as soon as it begins
+    busy = [make_pool(f"busy-{n}", labels={"kind": f"k{n}"}) for n in range(3)]
+    idle = make_pool("idle", labels={"kind": "k0", "spare": "yes"})
+    for number, pool in enumerate(busy):
+        make_many(20, labels={"kind": f"k{number}"})
+        make_worker(pool, slots=2)
+    make_worker(idle, slots=3)
+    memory = Memory()
+    for _ in range(8):
+        turn(memory=memory)
+    assert [len(published_in(pool)) for pool in (*busy, idle)] == [2, 2, 2, 3]
+
+
 def test_a_long_turn_ends_and_the_next_goes_on_with_the_pool_it_had_come_to(settings, monkeypatch):
     settings.JOBS = {**settings.JOBS, "claim_batch": 3}
     conf.cache_clear()
@@ -306,6 +332,25 @@ def test_candidates_that_went_to_somebody_else_are_counted_as_lost(monkeypatch):
     stale = [row, row._replace(job_id=gone.pk)]
     monkeypatch.setattr(backlog, "due_rows", lambda **kwargs: stale)
     assert turn() == Dispatched(published=1, lost=1)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"update {table} set {column} = '{number}'"
+        for table, column in (
+            ("jobs_lane", "head_start_seconds"),
+            ("jobs_lane", "target_start_seconds"),
+            ("jobs_tenant", "start_rate"),
+            ("jobs_handler", "start_rate"),
+        )
+        for number in ("nan", "infinity", "1e15", "-1")
+    ],
+)
+def test_f65_settings_that_no_turn_could_work_with_are_refused_by_the_database(sql):
+    make_job()
+    with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute(sql)
 
 
 def test_f65_rows_broken_by_hand_do_not_keep_others_from_being_dispatched():

@@ -167,6 +167,35 @@ def test_several_schedulers_split_a_pool_by_the_weights_of_what_waits_in_their_s
     assert_balanced()
 
 
+def test_a_tenant_of_two_shards_weighs_as_much_as_one_of_one():
+    """Both shards of the first lie with one scheduler, that of the second with another, and a third has neither."""
+    wide, narrow = make_tenant("wide", shard_spread=2), make_tenant("narrow")
+    make_many(400, tenant=wide)
+    make_many(400, tenant=narrow)
+    homes = {
+        tenant.pk: set(DueEntry.objects.filter(tenant=tenant).values_list("shard", flat=True))
+        for tenant in (wide, narrow)
+    }
+    assert homes[wide.pk].isdisjoint(homes[narrow.pk])
+    rest = [shard for shard in all_shards() if shard not in homes[wide.pk] | homes[narrow.pk]]
+    parts = [sorted(homes[wide.pk]), sorted(homes[narrow.pk]), rest]
+    nodes = [(uuid4(), Memory(), part) for part in parts]
+    for node, _, _ in nodes:
+        SchedulerNode.objects.create(
+            id=node, host="h", pid=1, expires_at=database_now() + timedelta(hours=1)
+        )
+    make_worker(id=WORKER, slots=8)
+    started: Counter[int] = Counter()
+    while sum(started.values()) < 400:
+        for node, memory, shards in nodes:
+            done = turn(memory, scheduler_id=node, shards=shards)
+            SchedulerNode.objects.filter(pk=node).update(
+                demand=to_json(done.demand, memory.published)
+            )
+        started += end(4)
+    assert 0.45 <= started[wide.pk] / sum(started.values()) <= 0.55
+
+
 def test_what_another_scheduler_wrote_cannot_stop_this_one():
     make_many(3)
     shard = DueEntry.objects.values_list("shard", flat=True)[0]

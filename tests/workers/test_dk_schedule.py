@@ -54,9 +54,13 @@ def test_a_case_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
         {"cron": "@daily", "policy": {"on_gap": "guess"}},
         {"cron": "@daily", "start_utc": "tomorrow"},
         {},
+        {"cron": "@daily", "count": "x"},
+        {"cron": "@daily", "count": -1},
+        {"cron": "@daily", "policy": 5},
     ]
     cases = [{"id": f"bad{n}", **case} for n, case in enumerate(bad)]
-    file.write_text(json.dumps({"cases": [*cases, {"id": "good", **good}]}))
+    odd: list[Any] = [1]
+    file.write_text(json.dumps({"cases": [*cases, {"id": "good", **good}, *odd]}))
     code, out, _ = preview("--cases", str(file))
     assert code == 0
     assert json.loads(out) == {
@@ -64,12 +68,16 @@ def test_a_case_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
         "bad1": {"error": "bad_policy"},
         "bad2": {"error": "invalid_time"},
         "bad3": {"error": "required"},
+        "bad4": {"error": "wrong_type"},
+        "bad5": {"error": "out_of_range"},
+        "bad6": {"error": "wrong_type"},
+        "8": {"error": "wrong_type"},
         "good": ["2026-01-02T00:00:00Z"],
     }
 
 
 def test_a_file_that_is_no_list_of_cases_is_refused(tmp_path: Path) -> None:
-    for text in ("[]", "{", '{"cases": [1]}'):
+    for text in ("[]", "{", '{"cases": 1}', "[" * 100_000):
         file = tmp_path / "cases.json"
         file.write_text(text)
         code, out, err = preview("--cases", str(file))

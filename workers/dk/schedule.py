@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +19,7 @@ from jobs.services.preview import (
     parse_recurrence,
     preview,
 )
+from jobs.services.requests import integer
 from workers.dk.history import moment, printable
 
 DONE, USAGE = 0, 2
@@ -127,27 +127,30 @@ def _all_cases(path: Path, out: TextIO, err: TextIO) -> int:
         text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
         cases = json.loads(text)
         listed = [*cases.get("cases", ()), *cases.get("invalid", ())]
-        answers = {
-            str(case.get("id", case.get("cron", number))): _case(case)
-            for number, case in enumerate(listed)
-        }
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+        answers = {_name(case, number): _case(case) for number, case in enumerate(listed)}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
         err.write(f"--cases: cannot read {path}: {error}\n")
         return USAGE
     out.write(json.dumps(answers, indent=1) + "\n")
     return DONE
 
 
-def _case(case: Mapping[str, Any]) -> list[str] | dict[str, str]:
-    fields = {**case.get("policy", {}), "timezone": case.get("tz")}
+def _name(case: Any, number: int) -> str:
+    return str(case.get("id", case.get("cron", number))) if isinstance(case, dict) else str(number)
+
+
+def _case(case: Any) -> list[str] | dict[str, str]:
+    policy = case.get("policy", {}) if isinstance(case, dict) else None
+    if not isinstance(policy, dict):
+        return {"error": "wrong_type"}
+    fields = {**policy, "timezone": case.get("tz")}
     fields |= {name: case.get(name) for name in ("cron", "every", "anchor")}
     try:
         schedule = parse_recurrence(fields)
         after = _instant(case.get("start_utc", "2026-01-01T00:00:00Z"), "/start_utc")
         until = _instant(case["end_utc"], "/end_utc") if "end_utc" in case else LAST
-        count = case.get("count")
-        if "end_utc" not in case and count is None:
-            count = MOST_RUNS
+        most = None if "end_utc" in case else MOST_RUNS
+        count = integer(0, 10**9)(case["count"], "/count") if "count" in case else most
         return list(expected_instants(schedule, after=after, until=until, count=count))
     except ValidationFailed as error:
         return {"error": error.errors[0].field_code}
