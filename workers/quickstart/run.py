@@ -123,6 +123,7 @@ class Quickstart:
             worker_pid=stack.children["worker"].process.pid,
             logs=self._folder / "logs",
             database_url=os.environ["DATABASE_URL"],
+            has_shop=bool(self._orders),
         ):
             self._screen.say(line)
         if not self._orders:
