@@ -27,7 +27,8 @@ from benchmarks.workload import (
     remove_jobs,
     settle,
 )
-from jobs.queries.candidates import BEGINNING, NEXT_DUE
+from jobs.queries.candidates import NEXT_DUE
+from jobs.queries.catalog import forget
 
 LOOK_SECONDS = 1.0  # how long idleness is watched
 IDLE_CORES_MOST = 0.2
@@ -143,8 +144,7 @@ def _is_drained(link: psycopg.Connection, due_at: datetime) -> bool:
     if true(link, "select clock_timestamp() < %s", due_at):
         return False
     shards = row(link, "select array_agg(number) from jobs_shard")[0]
-    probe = {"shards": shards, "floors": [BEGINNING] * len(shards), "now": None}
-    ((seconds,),) = link.execute(NEXT_DUE.encode(), probe).fetchall()
+    ((seconds,),) = link.execute(NEXT_DUE.encode(), {"shards": shards, "now": None}).fetchall()
     # In the order in which a job moves: looked for the other way round, it could be in between and be missed twice.
     return (seconds is None or seconds > 0) and true(
         link, "select not exists (select from jobs_lease)"
@@ -157,6 +157,7 @@ def _fill(link: psycopg.Connection, *, jobs: int, tenants: int) -> datetime:
     A rehearsal tells how long that takes: the due time must be known before the first job is made.
     """
     owners = make_tenants(tenants)
+    forget()  # the worker has just advertised its handlers: all jobs are made by one reading
     rehearsed = min(jobs, BATCH)
     (now,) = row(link, "select clock_timestamp()")
     began = time.monotonic()

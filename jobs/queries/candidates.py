@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from string import Template
 from typing import NamedTuple
 from uuid import UUID
 
@@ -47,49 +48,75 @@ class DueRow(NamedTuple):
 
 _KEY = "shard, route_id, lane_id, priority, tenant_id"
 _KEPT = f"{_KEY}, job_id, due_at, concurrency_key"
-_MINE = "unnest(%(shards)s::smallint[], %(floors)s::float8[]) as mine(shard, floor)"
 _TOLD = """head.shard, head.route_id, head.lane_id, head.priority, head.tenant_id, head.job_id,
     extract(epoch from head.due_at)::float8, head.concurrency_key"""
 
 # One probe of (shard, due_at) per shard; a shard that fills its page is deep, and is read by groups.
-DUE = f"""
-select {_TOLD} from {_MINE} cross join lateral (
+_DUE = Template(f"""
+select {_TOLD} from $mine cross join lateral (
     select {_KEPT} from jobs_dueentry entry
-    where entry.shard = mine.shard and not parked and due_at >= to_timestamp(floor) and due_at <= {NOW_SQL} order by due_at limit %(limit)s) head"""
+    where entry.shard = mine.shard and not parked$above and due_at <= {NOW_SQL} order by due_at limit %(limit)s) head""")
 
 # A loose index scan: from each group the next probe jumps behind it, so the cost is by groups and not by rows. It visits
 # groups that have only future work, too.
-GROUPS = f"""
-select {_TOLD} from {_MINE} cross join lateral (
+_GROUPS = Template(f"""
+select {_TOLD} from $mine cross join lateral (
     with recursive group_head as (
         (select {_KEPT} from jobs_dueentry entry
-        where entry.shard = mine.shard and not parked and due_at >= to_timestamp(floor) order by {_KEY}, due_at limit 1)
+        where entry.shard = mine.shard and not parked$above order by {_KEY}, due_at limit 1)
         union all
         select behind.* from group_head as last cross join lateral (
             select {_KEPT} from jobs_dueentry entry
-            where entry.shard = mine.shard and not parked and due_at >= to_timestamp(floor)
+            where entry.shard = mine.shard and not parked$above
                 and (entry.route_id, entry.lane_id, entry.priority, entry.tenant_id)
                 > (last.route_id, last.lane_id, last.priority, last.tenant_id)
             order by {_KEY}, due_at limit 1) behind
     )
-    select * from group_head where due_at <= {NOW_SQL}) head"""
+    select * from group_head where due_at <= {NOW_SQL}) head""")
 
-HEADS = f"""
+_HEADS = Template(f"""
 select {_TOLD} from unnest(%(shards)s::smallint[], %(routes)s::int[], %(lanes)s::smallint[], %(priorities)s::smallint[],
-    %(tenants)s::int[], %(limits)s::int[], %(floors)s::float8[])
-    as mine(shard, route, lane, of_priority, tenant, up_to, floor) cross join lateral (
+    %(tenants)s::int[], %(limits)s::int[]$floors)
+    as mine(shard, route, lane, of_priority, tenant, up_to$floor) cross join lateral (
     select {_KEPT} from jobs_dueentry entry
     where entry.shard = mine.shard and route_id = route and lane_id = lane and priority = of_priority
-        and tenant_id = tenant and not parked and due_at >= to_timestamp(floor) and due_at <= {NOW_SQL}
-    order by due_at limit up_to) head"""
+        and tenant_id = tenant and not parked$above and due_at <= {NOW_SQL}
+    order by due_at limit up_to) head""")
 
 # One probe of (shard, due_at) per shard: a plain min() over the list would read every waiting row. The list once more, as
 # a condition of the probe, would make ten probes of one in the planner's eyes, and a scan of the table cheaper.
-NEXT_DUE = f"""
+_NEXT_DUE = Template(f"""
 select extract(epoch from min(head.due_at) - {NOW_SQL})::float8
-from {_MINE} cross join lateral (
+from $mine cross join lateral (
     select due_at from jobs_dueentry entry
-    where entry.shard = mine.shard and not parked and due_at >= to_timestamp(floor) order by due_at limit 1) head"""
+    where entry.shard = mine.shard and not parked$above order by due_at limit 1) head""")
+
+
+def _plain(sql: Template) -> str:
+    """From the beginning: what stands in front is read, too."""
+    mine = "unnest(%(shards)s::smallint[]) as mine(shard)"
+    return sql.substitute(mine=mine, above="", floors="", floor="")
+
+
+def _floored(sql: Template) -> str:
+    """From a floor in each shard.
+
+    Apart from the plain form: the range makes planners prefer the index by time, which reads a whole shard for its groups
+    where statistics say that there is little in it.
+    """
+    mine = "unnest(%(shards)s::smallint[], %(floors)s::float8[]) as mine(shard, floor)"
+    return sql.substitute(
+        mine=mine,
+        above=" and due_at >= to_timestamp(floor)",
+        floors=", %(floors)s::float8[]",
+        floor=", floor",
+    )
+
+
+DUE, DUE_FLOORED = _plain(_DUE), _floored(_DUE)
+GROUPS, GROUPS_FLOORED = _plain(_GROUPS), _floored(_GROUPS)
+HEADS, HEADS_FLOORED = _plain(_HEADS), _floored(_HEADS)
+NEXT_DUE, NEXT_DUE_FLOORED = _plain(_NEXT_DUE), _floored(_NEXT_DUE)
 
 
 def due_rows(
@@ -107,7 +134,9 @@ def due_rows(
         floors: Where to begin; default is at the beginning.
         now: Aware UTC; default is the database clock.
     """
-    return _read(DUE, {**_mine(shards, floors), "limit": limit, "now": now})
+    return _read(
+        DUE_FLOORED if floors else DUE, {**_mine(shards, floors), "limit": limit, "now": now}
+    )
 
 
 def due_groups(
@@ -120,7 +149,7 @@ def due_groups(
         floors: Where to begin; default is at the beginning.
         now: Aware UTC; default is the database clock.
     """
-    return _read(GROUPS, {**_mine(shards, floors), "now": now})
+    return _read(GROUPS_FLOORED if floors else GROUPS, {**_mine(shards, floors), "now": now})
 
 
 def group_rows(
@@ -143,12 +172,15 @@ def group_rows(
         name: list(part) for name, part in zip(names, zip(*limits, strict=True), strict=True)
     }
     params |= _mine([key.shard for key in limits], floors)
-    return _read(HEADS, {**params, "limits": list(limits.values()), "now": now})
+    return _read(
+        HEADS_FLOORED if floors else HEADS, {**params, "limits": list(limits.values()), "now": now}
+    )
 
 
 def _mine(shards: Sequence[int], floors: Floors | None) -> dict[str, object]:
-    begin = floors or {}
-    return {"shards": list(shards), "floors": [begin.get(shard, BEGINNING) for shard in shards]}
+    if not floors:
+        return {"shards": list(shards)}
+    return {"shards": list(shards), "floors": [floors.get(shard, BEGINNING) for shard in shards]}
 
 
 def _read(sql: str, params: dict[str, object]) -> list[DueRow]:
@@ -161,7 +193,9 @@ def seconds_to_next_due(
     """Seconds until the earliest due entry of these shards (negative: already due), None when nothing waits."""
     asked = time.monotonic()
     value: float | None
-    ((value,),) = rows(NEXT_DUE, {**_mine(shards, floors), "now": now}, hot=True)
+    ((value,),) = rows(
+        NEXT_DUE_FLOORED if floors else NEXT_DUE, {**_mine(shards, floors), "now": now}, hot=True
+    )
     if value is None or now is not None or value <= 0:
         return value
     # Counted from the statement's beginning; what was not due then is not called due now.

@@ -150,6 +150,11 @@ def every_service() -> None:
     end_pauses()
     heads = candidates.due_groups(shards=all_shards())
     candidates.group_rows(limits={head.key: 2 for head in heads})
+    floors = dict.fromkeys(all_shards(), 0.0)
+    candidates.due_rows(shards=all_shards(), limit=9, floors=floors)
+    candidates.due_groups(shards=all_shards(), floors=floors)
+    candidates.group_rows(limits={head.key: 2 for head in heads}, floors=floors)
+    candidates.seconds_to_next_due(shards=all_shards(), floors=floors)
     fleet.held_leases(shards=all_shards(), mine=[0])
     outcomes = []
     endings = [*Ending, Ending.FAILED, Ending.CANCELLED]
