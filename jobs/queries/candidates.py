@@ -134,9 +134,8 @@ def due_rows(
         floors: Where to begin; default is at the beginning.
         now: Aware UTC; default is the database clock.
     """
-    return _read(
-        DUE_FLOORED if floors else DUE, {**_mine(shards, floors), "limit": limit, "now": now}
-    )
+    sql = DUE_FLOORED if floors else DUE
+    return _read(sql, {**_mine(shards, floors), "limit": limit, "now": now})
 
 
 def due_groups(

@@ -152,8 +152,9 @@ MUTATIONS: tuple[Mutation, ...] = (
             ),
             Change(
                 "jobs/queries/candidates.py",
-                """    return _read(DUE, {**_mine(shards, floors), "limit": limit, "now": now})""",
-                """    found = _read(DUE, {**_mine(shards, floors), "limit": limit, "now": now, "seen": SEEN})
+                """    sql = DUE_FLOORED if floors else DUE
+    return _read(sql, {**_mine(shards, floors), "limit": limit, "now": now})""",
+                """    found = _read(DUE, {**_mine(shards, None), "limit": limit, "now": now, "seen": SEEN})
     if found:
         SEEN[:] = [max(row.due for row in found)]
     return found
@@ -195,8 +196,8 @@ SEEN = [0.0]""",
     mutation(
         "the next due time is sought among what an old snapshot keeps",
         "jobs/queries/candidates.py",
-        "rows(NEXT_DUE, {**_mine(shards, floors)",
-        "rows(NEXT_DUE, {**_mine(shards, {})",
+        "NEXT_DUE_FLOORED if floors else NEXT_DUE, {**_mine(shards, floors)",
+        "NEXT_DUE, {**_mine(shards, None)",
         SNAPSHOTS,
     ),
     mutation(
