@@ -15,10 +15,9 @@ from jobs.policies.masking import MASK, mask_texts, mask_values
 from jobs.policies.times import format_time
 from jobs.policies.why import Reason
 from jobs.policies.wording import rule_in_words
-from jobs.policies.zones import ZONE_DATA
 from jobs.queries.history import JobDetail
-from jobs.services.preview import Preview, parse_recurrence, preview
-from jobs.services.schedule_requests import RECURRENCE
+from jobs.services.preview import parse_recurrence, preview
+from jobs.services.schedule_requests import RECURRENCE, fields_of
 
 
 def job_url(job_id: UUID) -> str:
@@ -155,8 +154,8 @@ def schedule_out(
         runs: How many.
         reveal: Show the payload of its jobs as it is stored; otherwise secrets in it are masked.
     """
-    stored = {name: getattr(version, name) or None for name in (*RECURRENCE,)}
-    holds = {**defaults, **{name: value for name, value in stored.items() if value}}
+    stored = fields_of(version)
+    holds = {**defaults, **{name: stored[name] for name in RECURRENCE if stored[name]}}
     job = dict(version.template)
     if not reveal and "payload" in job:
         job["payload"] = mask_values(job["payload"])
@@ -170,15 +169,9 @@ def schedule_out(
         "name": schedule.name,
         "version": schedule.version,
         **stored,
-        "effective": {name: holds[name] for name in ("timezone", "on_gap", "on_overlap")},
-        "misfire": version.misfire,
-        "grace_seconds": version.grace_seconds,
-        "catch_up_most": version.catch_up_most,
-        "catch_up_seconds": version.catch_up_seconds,
-        "jitter_seconds": version.jitter_seconds,
         "starts_at": _time(version.starts_at),
         "ends_at": _time(version.ends_at),
-        "max_runs": version.max_runs,
+        "effective": {name: holds[name] for name in ("timezone", "on_gap", "on_overlap")},
         "job": job,
         "paused": {
             "at": _time(schedule.paused_at),
@@ -209,17 +202,6 @@ def _coming(
     after = max(now, version.starts_at) if version.starts_at else now
     found = preview(recurrence, text=version.cron, after=after, until=version.ends_at, count=runs)
     return {"words": words, "next_runs": found.runs}
-
-
-def preview_out(told: Preview) -> dict[str, Any]:
-    """What a rule would do."""
-    return {
-        "words": told.words,
-        "runs": told.runs,
-        "shifts": told.shifts,
-        "cut": told.cut,
-        "zone_data": ZONE_DATA,
-    }
 
 
 def occurrence_out(row: Occurrence) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from jobs.api.authentication import has_scope, token_of
 from jobs.api.errors import Problem
 from jobs.api.parsers import fields_of
-from jobs.api.serializers import job_url, occurrence_out, preview_out, schedule_out, schedule_url
+from jobs.api.serializers import job_url, occurrence_out, schedule_out, schedule_url
 from jobs.api.views import ApiView
 from jobs.api.views_jobs import PRIVATE, actor_of, read_id, read_reason, with_header_key
 from jobs.clock import database_now
@@ -22,8 +22,9 @@ from jobs.models import ApiToken, Schedule
 from jobs.policies.pointers import child_pointer
 from jobs.queries.schedules import find_schedule, newest_occurrences, version_of
 from jobs.services.preview import MOST_RUNS, check_upcoming, parse_recurrence, preview
-from jobs.services.requests import integer, parse_request_key, time
-from jobs.services.schedule_requests import RECURRENCE, parse_schedule
+from jobs.services.requests import integer, parse_request_key, read_fields, time
+from jobs.services.schedule_requests import fields_of as known_fields
+from jobs.services.schedule_requests import parse_schedule, split_recurrence
 from jobs.services.schedules import (
     create_schedule,
     delete_schedule,
@@ -35,6 +36,7 @@ from jobs.services.schedules import (
 )
 
 NEXT_RUNS = 5
+_OPTIONS: dict[str, Any] = {"after": time, "until": time, "count": integer(1, MOST_RUNS)}
 _ETAG = re.compile(r'"v([1-9][0-9]{0,8})"')
 
 
@@ -63,9 +65,8 @@ class PreviewView(ApiView):
     def post(self, request: Request) -> Response:
         """200 with the next runs of a rule that is stored nowhere, and the coming changes of its clock."""
         token = token_of(request)
-        fields = fields_of(request)
-        options = _preview_options(fields)
-        given = {name: fields[name] for name in RECURRENCE if fields.get(name) is not None}
+        given, rest = split_recurrence(fields_of(request))
+        options = _preview_options(rest)
         try:
             schedule = parse_recurrence({**tenant_defaults(token.tenant), **given})
             after = options.get("after") or database_now()
@@ -81,7 +82,7 @@ class PreviewView(ApiView):
             until=options.get("until"),
             count=options.get("count", 10),
         )
-        return Response(preview_out(told), headers=PRIVATE)
+        return Response(told.document(), headers=PRIVATE)
 
 
 class ScheduleView(ApiView):
@@ -243,50 +244,17 @@ def _wanted_version(request: Request, found: Schedule) -> int:
 
 def _merged(found: Schedule, fields: Mapping[str, Any]) -> dict[str, Any]:
     """All fields after the change. A rule by cron replaces one by interval, and the other way round."""
-    if not isinstance(fields, Mapping):
-        raise ScheduleInvalid([InvalidField("", "wrong_type", "must be an object")])
-    version = version_of(found)
-    known: dict[str, Any] = {"name": found.name, "job": version.template}
-    for name in (
-        "misfire",
-        "grace_seconds",
-        "catch_up_most",
-        "catch_up_seconds",
-        "jitter_seconds",
-    ):
-        known[name] = getattr(version, name)
-    for name in ("starts_at", "ends_at", "max_runs"):
-        if (value := getattr(version, name)) is not None:
-            known[name] = value
-    for name in RECURRENCE:
-        if value := getattr(version, name):
-            known[name] = value
-    if fields.get("cron") is not None:
-        known = {name: value for name, value in known.items() if name not in ("every", "anchor")}
-    if fields.get("every") is not None:
-        known.pop("cron", None)
-    merged = {**known, **fields}
-    optional = {*RECURRENCE, "starts_at", "ends_at", "max_runs"}
-    return {
-        name: value for name, value in merged.items() if value is not None or name not in optional
-    }
+    given, _ = split_recurrence(fields)
+    known = {"name": found.name, **known_fields(version_of(found))}
+    if "cron" in given:
+        known |= {"every": None, "anchor": None}
+    if "every" in given:
+        known["cron"] = None
+    return {**known, **fields}
 
 
 def _preview_options(fields: Mapping[str, Any]) -> dict[str, Any]:
-    faults: list[InvalidField] = []
-    found: dict[str, Any] = {}
-    parsers: dict[str, Any] = {"after": time, "until": time, "count": integer(1, MOST_RUNS)}
-    for name, value in fields.items():
-        place = child_pointer("", str(name))
-        if name in RECURRENCE:
-            continue
-        if name not in parsers:
-            faults.append(InvalidField(place, "unknown", "is not a field of a preview"))
-            continue
-        try:
-            found[name] = parsers[name](value, place)
-        except InvalidField as fault:
-            faults.append(fault)
+    found, faults = read_fields(fields, _OPTIONS, what="a preview")
     after: datetime | None = found.get("after")
     if after is not None and "until" in found and found["until"] <= after:
         faults.append(InvalidField("/until", "out_of_range", "must be after `after`"))

@@ -135,7 +135,6 @@ class Pause(models.Model):
         LANE = "lane"
         POOL = "pool"
         HANDLER = "handler"
-        SCHEDULE = "schedule"
 
     kind = models.CharField(max_length=10, choices=Kind.choices)
     target = models.CharField(max_length=200)

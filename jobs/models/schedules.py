@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from django.db import models
@@ -15,6 +16,16 @@ from jobs.states import Misfire, OnGap, OnOverlap, Resolution, Verdict
 
 def _choices(kind: type[StrEnum]) -> list[tuple[str, str]]:
     return [(one.value, one.value.replace("_", " ")) for one in kind]
+
+
+# Infinity is a time to PostgreSQL and none to Python: one such row would keep all others from being read.
+_CALENDAR = datetime(1970, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)
+_SCHEDULE_TIMES = ("expanded_until", "look_at", "paused_at", "resume_at", "skip_until")
+
+
+def _within_calendar(what: str, name: str) -> models.CheckConstraint:
+    known = Q(**{f"{name}__isnull": True}) | Q(**{f"{name}__range": _CALENDAR})
+    return models.CheckConstraint(condition=known, name=f"{what}_{name}_is_a_date")
 
 
 class Schedule(models.Model):
@@ -52,6 +63,7 @@ class Schedule(models.Model):
                 condition=Q(deleted_at__isnull=True),
                 name="schedule_name_once",
             ),
+            *(_within_calendar("schedule", name) for name in _SCHEDULE_TIMES),
         ]
         indexes = [
             models.Index(
@@ -97,6 +109,7 @@ class ScheduleVersion(models.Model):
         ordering = ["schedule", "-number"]
         constraints = [
             models.UniqueConstraint(fields=["schedule", "number"], name="schedule_version_once"),
+            *(_within_calendar("version", name) for name in ("starts_at", "ends_at")),
         ]
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ cron-descriptor words the times. Dates are worded here: it loses the n of "first
 from __future__ import annotations
 
 import calendar
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from cron_descriptor import Options, get_description
 
@@ -124,12 +124,3 @@ def shift_in_words(shift: Shift, local_before: str, local_after: str) -> str:
     """
     way = "ahead" if shift.after > shift.before else "back"
     return f"the clock goes from {local_before} {way} to {local_after}"
-
-
-def policies_in_words(touched: Sequence[str]) -> str:
-    """Which policies a shift calls upon.
-
-    >>> policies_in_words(["on_gap"])
-    'on_gap decides'
-    """
-    return f"{' and '.join(touched)} decides" if touched else "touches no slot of this rule"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from django.db.models import Q
@@ -44,7 +43,7 @@ class StoredSchedule(NamedTuple):
     starts_at: datetime | None
     ends_at: datetime | None
     max_runs: int | None
-    template: Any
+    template: str  # JSON as text: one that cannot be read must not keep the others from being read
     read_at: datetime
 
 
@@ -56,7 +55,7 @@ COLUMNS = f"""schedule.id, schedule.shard, schedule.tenant_id, schedule.version,
     coalesce(nullif(version.on_gap, ''), nullif(tenant.on_gap, ''), %(on_gap)s),
     coalesce(nullif(version.on_overlap, ''), nullif(tenant.on_overlap, ''), %(on_overlap)s),
     version.misfire, version.grace_seconds, version.catch_up_most, version.catch_up_seconds, version.jitter_seconds,
-    version.starts_at, version.ends_at, version.max_runs, version.template, {NOW_SQL}"""
+    version.starts_at, version.ends_at, version.max_runs, version.template::text, {NOW_SQL}"""
 SOURCE = """jobs_schedule schedule
     join jobs_scheduleversion version on version.schedule_id = schedule.id and version.number = schedule.version
     join jobs_tenant tenant on tenant.id = schedule.tenant_id"""
@@ -84,11 +83,6 @@ from jobs_dueentry due
 where due.shard = any(%(shards)s) and due.misfire_at <= {NOW_SQL}
 order by due.misfire_at limit %(limit)s
 for update of due skip locked"""
-
-
-def _stored(row: Sequence[Any]) -> StoredSchedule:
-    found = StoredSchedule(*row)
-    return found._replace(template=json.loads(found.template))
 
 
 class Missed(NamedTuple):
@@ -119,7 +113,7 @@ def lock_due_schedules(
         now: Aware UTC; default is the database clock.
     """
     params = {"shards": list(shards), "limit": limit, "zone_data": zone_data, "now": now}
-    return [_stored(row) for row in rows(TO_EXPAND, params | defaults)]
+    return [StoredSchedule(*row) for row in rows(TO_EXPAND, params | defaults)]
 
 
 def lock_schedule(
@@ -127,7 +121,7 @@ def lock_schedule(
 ) -> StoredSchedule | None:
     """One schedule, locked until the commit; None if there is none, or it was deleted."""
     found = rows(ONE, {"schedule": schedule_id, "now": now} | defaults)
-    return _stored(found[0]) if found else None
+    return StoredSchedule(*found[0]) if found else None
 
 
 def lock_missed(
@@ -136,7 +130,7 @@ def lock_missed(
     """Waiting jobs past their grace, their due entries locked until the commit, by the version that made them."""
     found = rows(MISSED, {"shards": list(shards), "limit": limit, "now": now} | defaults)
     return [
-        Missed(job_id, shard, key, fire_at, _stored(schedule))
+        Missed(job_id, shard, key, fire_at, StoredSchedule(*schedule))
         for job_id, shard, key, fire_at, *schedule in found
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -14,11 +14,10 @@ from jobs.policies.intervals import Every, parse_every
 from jobs.policies.recurrence import Firing, Recurrence, expand
 from jobs.policies.wording import (
     firing_in_words,
-    policies_in_words,
     rule_in_words,
     shift_in_words,
 )
-from jobs.policies.zones import Shift, parse_zone, shifts, zone
+from jobs.policies.zones import ZONE_DATA, Shift, parse_zone, shifts, zone
 from jobs.states import OnGap, OnOverlap, Resolution
 
 AHEAD = timedelta(days=549)  # shifts of 18 months are told
@@ -43,6 +42,10 @@ class Preview:
     runs: list[dict[str, Any]]
     shifts: list[dict[str, Any]]
     cut: bool
+
+    def document(self) -> dict[str, Any]:
+        """For programs, with the version of the zone data."""
+        return {**asdict(self), "zone_data": ZONE_DATA}
 
 
 def parse_recurrence(fields: Mapping[str, Any]) -> Recurrence:
@@ -181,11 +184,12 @@ def _shift_document(schedule: Recurrence, shift: Shift) -> dict[str, Any]:
             ]
             for value, other in others.items()
         }
-    touched = [name] if any(would.values()) else []
+    touched = any(would.values())
+    means = f"{name} decides" if touched else "touches no slot of this rule"
     return {
         "at": instant(at),
         "kind": "gap" if gap else "overlap",
-        "words": f"{shift_in_words(shift, before, after)}; {policies_in_words(touched)}",
+        "words": f"{shift_in_words(shift, before, after)}; {means}",
         "would_run": would if touched else {},
     }
 

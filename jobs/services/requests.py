@@ -61,21 +61,7 @@ def parse_request(fields: Mapping[str, Any], pointer: str = "") -> JobRequest:
         ValidationFailed: Lists every faulty field by JSON pointer; unknown fields are faults too.
         PayloadTooLarge: The payload alone is over the limit.
     """
-    faults: list[InvalidField] = []
-    values: dict[str, Any] = {}
-    if not isinstance(fields, Mapping):
-        raise ValidationFailed([InvalidField(pointer, "wrong_type", "must be an object")])
-    for name, value in fields.items():
-        place = child_pointer(pointer, str(name))
-        if (parse := _FIELDS.get(name)) is None:
-            faults.append(InvalidField(place, "unknown", "is not a field of a job request"))
-            continue
-        try:
-            values[name] = parse(value, place)
-        except InvalidField as fault:
-            faults.append(fault)
-        except ValidationFailed as several:
-            faults.extend(several.errors)
+    values, faults = read_fields(fields, _FIELDS, what="a job request", pointer=pointer)
     if "handler" not in fields:
         faults.append(InvalidField(f"{pointer}/handler", "required", "is required"))
     for one, other in (("payload", "payload_ref"), ("due_at", "delay_seconds")):
@@ -84,6 +70,45 @@ def parse_request(fields: Mapping[str, Any], pointer: str = "") -> JobRequest:
     if faults:
         raise ValidationFailed(faults)
     return JobRequest(**values, sent=dict(fields))
+
+
+def read_fields(
+    fields: Mapping[str, Any],
+    parsers: Mapping[str, Callable[[Any, str], Any]],
+    *,
+    what: str,
+    pointer: str = "",
+) -> tuple[dict[str, Any], list[InvalidField]]:
+    """Every field by its own parser.
+
+    Args:
+        fields: As decoded from JSON.
+        parsers: Name → parser of (value, pointer). Any other name is a fault.
+        what: Whose fields they are ("a job request"), for the words of a fault.
+        pointer: Where they stand in the body.
+
+    Returns:
+        The values of the good ones, and the faults of the others.
+
+    Raises:
+        ValidationFailed: It is no object at all.
+    """
+    if not isinstance(fields, Mapping):
+        raise ValidationFailed([InvalidField(pointer, "wrong_type", "must be an object")])
+    values: dict[str, Any] = {}
+    faults: list[InvalidField] = []
+    for name, value in fields.items():
+        place = child_pointer(pointer, str(name))
+        if (parse := parsers.get(name)) is None:
+            faults.append(InvalidField(place, "unknown", f"is not a field of {what}"))
+            continue
+        try:
+            values[name] = parse(value, place)
+        except InvalidField as fault:
+            faults.append(fault)
+        except ValidationFailed as several:
+            faults.extend(several.errors)
+    return values, faults
 
 
 def text(limit: int, *, empty: bool = False) -> Callable[[Any, str], str]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from jobs.errors import InvalidField, ScheduleInvalid, ValidationFailed
-from jobs.policies.pointers import child_pointer
+from jobs.models import ScheduleVersion
 from jobs.services.preview import parse_recurrence
-from jobs.services.requests import integer, number, parse_request, text, time
+from jobs.services.requests import integer, number, parse_request, read_fields, text, time
 from jobs.states import Misfire
 
 MAX_CATCH_UP = 1_000
@@ -41,29 +40,13 @@ def parse_schedule(
     Raises:
         ScheduleInvalid: Lists every faulty field by JSON pointer; unknown fields are faults too.
     """
-    if not isinstance(fields, Mapping):
-        raise ScheduleInvalid([InvalidField(pointer, "wrong_type", "must be an object")])
-    faults: list[InvalidField] = []
-    values: dict[str, Any] = {}
-    for name, value in fields.items():
-        place = child_pointer(pointer, str(name))
-        if name in RECURRENCE:
-            continue
-        if (parse := _FIELDS.get(name)) is None:
-            faults.append(InvalidField(place, "unknown", "is not a field of a schedule"))
-            continue
-        try:
-            values[name] = parse(value, place)
-        except InvalidField as fault:
-            faults.append(fault)
-        except ValidationFailed as several:
-            faults.extend(several.errors)
+    given, rest = split_recurrence(fields)
+    values, faults = read_fields(rest, _FIELDS, what="a schedule", pointer=pointer)
     faults += [
         InvalidField(f"{pointer}/{name}", "required", "is required")
         for name in ("name", "job")
         if name not in fields
     ]
-    given = {name: fields[name] for name in RECURRENCE if fields.get(name) is not None}
     try:
         parse_recurrence({**defaults, **given})
     except ValidationFailed as several:
@@ -78,6 +61,25 @@ def parse_schedule(
     template = values.pop("job")
     name = values.pop("name")
     return ScheduleRequest(name=name, version={**given, **values, "template": template})
+
+
+def split_recurrence(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields that make the rule, as far as they are given and not null, and all others.
+
+    Raises:
+        ScheduleInvalid: It is no object at all.
+    """
+    if not isinstance(fields, Mapping):
+        raise ScheduleInvalid([InvalidField("", "wrong_type", "must be an object")])
+    given = {name: fields[name] for name in RECURRENCE if fields.get(name) is not None}
+    return given, {name: value for name, value in fields.items() if name not in RECURRENCE}
+
+
+def fields_of(version: ScheduleVersion) -> dict[str, Any]:
+    """What `parse_schedule` would be given for this version, but for the name; None where it says nothing."""
+    columns = {name: getattr(version, name) for name in _FIELDS if name not in ("name", "job")}
+    rule = {name: getattr(version, name) or None for name in RECURRENCE}
+    return {**rule, **columns, "job": version.template}
 
 
 def _template(value: Any, place: str) -> dict[str, Any]:
@@ -98,8 +100,8 @@ def _misfire(value: Any, place: str) -> str:
     return value
 
 
-def _moment(value: Any, place: str) -> datetime | None:
-    return None if value is None else time(value, place)
+def _unless_null(parse: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    return lambda value, place: None if value is None else parse(value, place)
 
 
 _FIELDS: dict[str, Callable[[Any, str], Any]] = {
@@ -110,7 +112,7 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "catch_up_most": integer(1, MAX_CATCH_UP),
     "catch_up_seconds": number(1, MAX_SECONDS),
     "jitter_seconds": integer(0, 86_400),
-    "starts_at": _moment,
-    "ends_at": _moment,
-    "max_runs": integer(1, 1_000_000_000),
+    "starts_at": _unless_null(time),
+    "ends_at": _unless_null(time),
+    "max_runs": _unless_null(integer(1, 1_000_000_000)),
 }

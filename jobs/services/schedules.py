@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,6 +24,7 @@ from jobs.errors import (
     NoMatchingPool,
     NotFound,
     NotPaused,
+    QuotaExceeded,
     ScheduleInvalid,
     UnknownHandler,
     VersionConflict,
@@ -138,7 +140,6 @@ def edit_schedule(
     _check(tenant, request, moment)
     _write_version(schedule_id, version + 1, request, actor)
     old = _take_back(schedule_id, "edited", actor, moment)
-    judge_occurrences(dict.fromkeys(old, (Verdict.SUPERSEDED, "edited")), now=now)
     try:
         with transaction.atomic():
             Schedule.objects.filter(pk=schedule_id).update(
@@ -185,10 +186,9 @@ def pause_schedule(
     moment = now or database_now()
     stored = _locked(tenant, schedule_id, now)
     if not stored.paused:  # what fired before this moment does not fall into the pause
-        expand_schedule(stored, actor=actor, now=moment)
+        _expand_if_room(stored, actor, moment)
         stored = _locked(tenant, schedule_id, now)
     old = _take_back(schedule_id, "paused", actor, moment)
-    judge_occurrences(dict.fromkeys(old, (Verdict.SUPERSEDED, "paused")), now=now)
     _forget(old)
     Schedule.objects.filter(pk=schedule_id).update(
         paused_at=moment,
@@ -264,8 +264,7 @@ def delete_schedule(
     stored = _locked(tenant, schedule_id, now)
     if version is not None and stored.version != version:
         raise VersionConflict(current=stored.version)
-    old = _take_back(schedule_id, "deleted", actor, moment)
-    judge_occurrences(dict.fromkeys(old, (Verdict.SUPERSEDED, "deleted")), now=now)
+    _take_back(schedule_id, "deleted", actor, moment)
     Schedule.objects.filter(pk=schedule_id).update(
         deleted_at=moment, look_at=None, updated_at=moment
     )
@@ -328,11 +327,17 @@ def _expand(schedule_id: UUID, actor: str, now: datetime | None) -> None:
     stored = lock_schedule(schedule_id=schedule_id, defaults=defaults(), now=now)
     if stored is not None:
         timing_of(stored)  # a caller's fault is told, not flagged
+        _expand_if_room(stored, actor, now)
+
+
+def _expand_if_room(stored: StoredSchedule, actor: str, now: datetime | None) -> None:
+    """A full backlog refuses no change of a schedule: the scheduler makes its jobs when there is room."""
+    with suppress(QuotaExceeded), transaction.atomic():
         expand_schedule(stored, actor=actor, now=now)
 
 
 def _take_back(schedule_id: UUID, why: str, actor: str, moment: datetime) -> list[int]:
-    """Jobs of firings to come that nobody has claimed are cancelled; gives the keys of their occurrences."""
+    """Firings to come are superseded, as far as nobody has claimed their jobs; gives the keys of their occurrences."""
     ahead = rows(AHEAD, {"schedule": schedule_id, "moment": moment})
     gone = withdraw_jobs(
         shards=[shard for _, _, shard in ahead],
@@ -341,7 +346,9 @@ def _take_back(schedule_id: UUID, why: str, actor: str, moment: datetime) -> lis
         actor=actor,
         now=moment,
     )
-    return [key for key, job_id, _ in ahead if job_id in gone]
+    old = [key for key, job_id, _ in ahead if job_id in gone]
+    judge_occurrences(dict.fromkeys(old, (Verdict.SUPERSEDED, why)), now=moment)
+    return old
 
 
 def _forget(keys: list[int]) -> None:

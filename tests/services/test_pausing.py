@@ -183,7 +183,7 @@ def test_only_what_exists_is_paused_and_only_what_is_paused_is_resumed(kind):
         ({"reason": "a\x00b"}, "/reason"),
         ({"reason": "a\ud800b"}, "/reason"),
         ({"target": "a\x00b"}, "/target"),
-        ({"kind": Kind.SCHEDULE}, "/kind"),
+        ({"kind": "schedule"}, "/kind"),
         ({"resume_at": database_now}, "/resume_at"),
         ({"resume_at": lambda: database_now().replace(tzinfo=None)}, "/resume_at"),
     ],

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import IntegrityError, connection, transaction
 
 from jobs.errors import NotFound, NotPaused, UnknownHandler, ValidationFailed, VersionConflict
 from jobs.models import DueEntry, Job, Occurrence, Schedule
@@ -467,3 +468,69 @@ def test_a_schedule_of_an_unknown_handler_or_a_name_in_use_is_refused() -> None:
     with pytest.raises(ValidationFailed, match="has this name"):
         create()
     assert Schedule.objects.count() == 1
+
+
+@pytest.mark.parametrize("number", ["nan", "infinity", "1e300"])
+def test_f65_numbers_that_no_plan_can_work_with_flag_their_schedule_alone(number: str) -> None:
+    good, bad = create(name="good", cron="*/20 * * * *"), create(name="bad", cron="*/20 * * * *")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"update jobs_scheduleversion set grace_seconds = '{number}' where schedule_id = %s",
+            [bad.pk],
+        )
+    later = NOON + timedelta(minutes=45)
+    judge_missed_jobs(shards=all_shards(), actor=SCHEDULER, now=later)
+    expand_all(later)
+    assert max(ledger(good))[0] >= "05-03T13:20"
+    assert [row[1] for row in ledger(good)[:2]] == ["skipped", "pending"]
+    bad.refresh_from_db()
+    assert bad.fault is not None
+
+
+def test_f65_a_template_too_deep_to_read_flags_its_schedule_alone() -> None:
+    good, bad = create(name="good", cron="*/20 * * * *"), create(name="bad", cron="*/20 * * * *")
+    deep = "[" * 5_000 + "]" * 5_000
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "update jobs_scheduleversion set template = %s::jsonb where schedule_id = %s",
+            [deep, bad.pk],
+        )
+    later = NOON + timedelta(minutes=45)
+    judge_missed_jobs(shards=all_shards(), actor=SCHEDULER, now=later)
+    expand_all(later)
+    assert max(ledger(good))[0] >= "05-03T13:20"
+    assert Schedule.objects.exclude(fault__isnull=True).values_list("name", flat=True)[0] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(
+            ("jobs_schedule", name)
+            for name in ("expanded_until", "look_at", "paused_at", "resume_at", "skip_until")
+        ),
+        ("jobs_scheduleversion", "starts_at"),
+        ("jobs_scheduleversion", "ends_at"),
+    ],
+)
+def test_f65_a_time_that_python_cannot_hold_is_refused_by_the_database(
+    table: str, column: str
+) -> None:
+    create()
+    for moment in ("infinity", "-infinity", "0044-03-15 BC"):
+        with pytest.raises(IntegrityError), transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"update {table} set {column} = '{moment}'")
+
+
+def test_a_full_backlog_refuses_no_pause_no_resume_and_no_edit() -> None:
+    tenant = make_tenant()
+    schedule = create(cron="*/20 * * * *")
+    type(tenant).objects.filter(pk=tenant.pk).update(max_backlog=1)
+    who: dict[str, Any] = {"tenant": tenant, "schedule_id": schedule.pk, "actor": "user:otto"}
+    later = NOON + timedelta(minutes=50)
+    pause_schedule(**who, reason="too much", now=later)
+    resume_schedule(**who, now=later + timedelta(minutes=1))
+    assert edit(schedule, later + timedelta(minutes=2), cron="*/15 * * * *").version == 2
+    type(tenant).objects.filter(pk=tenant.pk).update(max_backlog=None)
+    expand_all(later + timedelta(minutes=3))
+    assert waiting(schedule)[-1] == "05-03T13:45"

@@ -72,20 +72,10 @@ def run(options: Namespace, out: TextIO, err: TextIO) -> int:
         count=options.count,
     )
     if options.json:
-        out.write(json.dumps(_document(shown)) + "\n")
+        out.write(json.dumps(shown.document()) + "\n")
     else:
         out.writelines(printable(line) + "\n" for line in _lines(shown, options.timezone))
     return DONE
-
-
-def _document(shown: Preview) -> dict[str, Any]:
-    return {
-        "words": shown.words,
-        "runs": shown.runs,
-        "shifts": shown.shifts,
-        "cut": shown.cut,
-        "zone_data": ZONE_DATA,
-    }
 
 
 def _lines(shown: Preview, key: str) -> list[str]:
