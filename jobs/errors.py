@@ -147,6 +147,12 @@ class NotPaused(JobError):
     code = "not_paused"
 
 
+class CalendarInUse(JobError):
+    """A schedule follows this calendar."""
+
+    code = "calendar_in_use"
+
+
 class QuotaExceeded(JobError):
     """The tenant has as many waiting jobs as it may have."""
 

@@ -74,6 +74,23 @@ class Misfire(StrEnum):
     ALL = "all"
 
 
+class OnRunning(StrEnum):
+    """What to do when a schedule fires while an earlier run of it is still published or running."""
+
+    ALLOW = "allow"
+    SKIP = "skip"
+    QUEUE = "queue"
+    CANCEL_RUNNING = "cancel_running"
+
+
+class OnHoliday(StrEnum):
+    """What becomes of a firing on a day that its calendar closes."""
+
+    SKIP = "skip"
+    NEXT_BUSINESS_DAY = "next_business_day"
+    PREVIOUS_BUSINESS_DAY = "previous_business_day"
+
+
 class Verdict(StrEnum):
     """What became of a firing."""
 

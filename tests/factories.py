@@ -27,8 +27,9 @@ from jobs.models import (
 from jobs.queries.catalog import forget
 from jobs.services.requests import parse_request
 from jobs.services.schedule_requests import parse_schedule
-from jobs.services.schedules import create_schedule, tenant_defaults
+from jobs.services.schedules import create_schedule
 from jobs.services.submit import submit_job
+from jobs.services.timings import tenant_defaults
 from jobs.states import Place
 from jobs.transitions.cancel import cancel_job
 from jobs.transitions.claim import claim_batch

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -86,6 +87,11 @@ class JobContext:
     def payload_ref(self) -> str | None:
         """Where a payload too large to store lies."""
         return self._taken.payload_ref
+
+    @property
+    def fire_at(self) -> datetime | None:
+        """Of a schedule's job: the instant it stands for, however late it runs. None for any other job."""
+        return self._taken.fire_at
 
     @property
     def deadline(self) -> float:

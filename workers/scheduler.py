@@ -17,7 +17,6 @@ from jobs.database import commits, drop_if_gone, is_unavailable, rows
 from jobs.policies.demand import Stored, to_json
 from jobs.queries.candidates import seconds_to_next_due
 from jobs.services.dispatch import Dispatched, dispatch
-from jobs.services.expansion import expand_schedules, judge_missed_jobs, settle_occurrences
 from jobs.services.fleet import report_demand
 from jobs.services.memory import Memory
 from jobs.services.pausing import end_pauses
@@ -27,6 +26,7 @@ from jobs.transitions.unpark import unpark_jobs
 from workers.listen import Listener
 from workers.loop import Loop
 from workers.ownership import Ownership
+from workers.recurring import Recurring
 from workers.transactions import LOOK_SECONDS, TransactionWatch
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Scheduler:
         self._actor = scheduler_actor(self.id)
         self._ownership = Ownership(self.id, shards)
         self._memory = Memory()
+        self._recurring = Recurring(actor=self._actor)
         self._told: Stored = to_json({}, {})
         self._tell_at = self._unpark_at = self._keys_until = 0.0
         self._rng = random.Random()
@@ -108,7 +109,9 @@ class Scheduler:
         more = False
         if now >= self._expand_at:
             self._expand_at = now + conf().tick_seconds
-            more = self._lend_time("schedules", self._expand) or False
+            more = (
+                self._lend_time("schedules", self._recurring.turn, self._ownership.shards) or False
+            )
         if self._memory.full_keys or now < self._keys_until or now >= self._unpark_at:
             self._unpark_at = now + conf().tick_seconds
             self._lend_time("unpark", self._unpark)
@@ -177,23 +180,6 @@ class Scheduler:
                 raise
             log.exception(telemetry.LOOP_FAILED, extra={"loop": name})
             return None
-
-    def _expand(self) -> bool:
-        """Jobs of schedules that fire soon, and verdicts of those that did; True when more of it waits."""
-        shards = self._ownership.shards
-        expanded = expand_schedules(shards=shards, actor=self._actor)
-        judge_missed_jobs(shards=shards, actor=self._actor)
-        settle_occurrences(shards=shards)
-        if expanded.made or expanded.skipped or expanded.faults:
-            log.info(
-                telemetry.SCHEDULES_EXPANDED,
-                extra={
-                    "made": expanded.made,
-                    "skipped": expanded.skipped,
-                    "faults": expanded.faults,
-                },
-            )
-        return expanded.more
 
     def _unpark(self) -> None:
         if unpark_jobs(shards=self._ownership.shards):

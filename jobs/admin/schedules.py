@@ -5,7 +5,17 @@ from __future__ import annotations
 from django.contrib import admin
 
 from jobs.admin.read_only import ReadOnlyAdmin
-from jobs.models import Occurrence, Schedule, ScheduleVersion
+from jobs.models import Calendar, Occurrence, Schedule, ScheduleVersion
+
+
+@admin.register(Calendar)
+class CalendarAdmin(ReadOnlyAdmin):
+    list_display = (
+        "name", "tenant_label", "number", "created_by", "created_at_time", "replaced_at_time",
+    )  # fmt: skip
+    search_fields = ("name__exact",)
+    search_help_text = "Name, in full"
+    ordering = ("-id",)
 
 
 @admin.register(Schedule)

@@ -56,6 +56,7 @@ KINDS: dict[str, Kind] = {
     "not_dead": Kind(409, "The dead letter is not open"),
     "not_waiting": Kind(409, "The job does not wait in the calendar"),
     "not_paused": Kind(409, "It is not paused"),
+    "calendar_in_use": Kind(409, "A schedule follows it"),
     "lease_lost": Kind(409, "The lease ended first"),
     "version_mismatch": Kind(412, "It has been changed since"),
     "version_required": Kind(428, "The version that you have seen is needed"),

@@ -31,9 +31,9 @@ from jobs.services.schedules import (
     edit_schedule,
     pause_schedule,
     resume_schedule,
-    tenant_defaults,
     trigger_schedule,
 )
+from jobs.services.timings import tenant_defaults
 
 NEXT_RUNS = 5
 _OPTIONS: dict[str, Any] = {"after": time, "until": time, "count": integer(1, MOST_RUNS)}

@@ -6,11 +6,12 @@ from jobs.models.events import JobEvent
 from jobs.models.fleet import SchedulerNode, Shard, Worker
 from jobs.models.jobs import DueEntry, Job
 from jobs.models.leases import Lease
-from jobs.models.schedules import Occurrence, Schedule, ScheduleVersion
+from jobs.models.schedules import Calendar, Occurrence, Schedule, ScheduleVersion
 from jobs.models.tenants import ApiToken, ConcurrencyLimit, Tenant
 
 __all__ = [
     "ApiToken",
+    "Calendar",
     "ConcurrencyLimit",
     "DeadLetter",
     "DueEntry",

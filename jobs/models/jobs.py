@@ -53,6 +53,9 @@ class Job(models.Model):
     tags = models.JSONField(db_default=models.Value([], models.JSONField()))
     concurrency_key = models.CharField(max_length=255, null=True)  # noqa: DJ001 (null: no limit)
     schedule_id = models.UUIDField(null=True)  # which schedule made it
+    fire_at = models.DateTimeField(
+        null=True
+    )  # the firing it stands for, before calendar and jitter
     cancel_requested_at = models.DateTimeField(null=True)
     cancel_requested_by = models.CharField(max_length=150, db_default="")
     cancel_reason = models.TextField(db_default="")
@@ -157,6 +160,11 @@ class DueEntry(models.Model):
                 fields=["shard", "misfire_at"],
                 condition=Q(misfire_at__isnull=False),
                 name="due_by_misfire",
+            ),
+            models.Index(
+                fields=["shard", "due_at"],
+                condition=Q(parked=True, misfire_at__isnull=False),
+                name="due_parked_of_schedules",
             ),
         ]
         verbose_name_plural = "due entries"

@@ -11,7 +11,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from jobs.models.tenants import Tenant
-from jobs.states import Misfire, OnGap, OnOverlap, Resolution, Verdict
+from jobs.states import Misfire, OnGap, OnHoliday, OnOverlap, OnRunning, Resolution, Verdict
 
 
 def _choices(kind: type[StrEnum]) -> list[tuple[str, str]]:
@@ -26,6 +26,32 @@ _SCHEDULE_TIMES = ("expanded_until", "look_at", "paused_at", "resume_at", "skip_
 def _within_calendar(what: str, name: str) -> models.CheckConstraint:
     known = Q(**{f"{name}__isnull": True}) | Q(**{f"{name}__range": _CALENDAR})
     return models.CheckConstraint(condition=known, name=f"{what}_{name}_is_a_date")
+
+
+class Calendar(models.Model):
+    """Days on which a tenant does no business. Never changed: an edit replaces the row by its next edition."""
+
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="calendars")
+    name = models.CharField(max_length=100)
+    number = models.PositiveIntegerField(db_default=1)
+    days = models.JSONField(default=dict)  # {"2027-12-25": "Christmas"}
+    weekend = models.JSONField(default=list)  # ["sat", "sun"]
+    created_by = models.CharField(max_length=150, db_default="")
+    created_at = models.DateTimeField(db_default=Now())
+    replaced_at = models.DateTimeField(null=True)  # by the next edition, or deleted
+
+    class Meta:
+        ordering = ["tenant", "name", "-number"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["tenant", "name"],
+                condition=Q(replaced_at__isnull=True),
+                name="calendar_name_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class Schedule(models.Model):
@@ -49,7 +75,10 @@ class Schedule(models.Model):
     paused_by = models.CharField(max_length=150, db_default="")
     pause_reason = models.TextField(db_default="")
     resume_at = models.DateTimeField(null=True)  # ends the pause by itself
-    skip_until = models.DateTimeField(null=True)  # what fired up to here fired into a pause
+    skip_until = models.DateTimeField(
+        null=True
+    )  # what fired up to here never runs: see skip_reason
+    skip_reason = models.CharField(max_length=20, db_default="paused")
     created_by = models.CharField(max_length=150, db_default="")
     created_at = models.DateTimeField(db_default=Now())
     updated_at = models.DateTimeField(db_default=Now())
@@ -101,6 +130,20 @@ class ScheduleVersion(models.Model):
     starts_at = models.DateTimeField(null=True)
     ends_at = models.DateTimeField(null=True)
     max_runs = models.PositiveIntegerField(null=True)
+    on_running = models.CharField(
+        max_length=16, db_default=OnRunning.ALLOW.value, choices=_choices(OnRunning)
+    )
+    calendar = models.ForeignKey(Calendar, null=True, on_delete=models.PROTECT, related_name="+")
+    on_holiday = models.CharField(
+        max_length=24, db_default=OnHoliday.SKIP.value, choices=_choices(OnHoliday)
+    )
+    # What held where the version itself says nothing. When that changes there is a new version.
+    in_timezone = models.CharField(max_length=63)
+    in_on_gap = models.CharField(max_length=16)
+    in_on_overlap = models.CharField(max_length=16)
+    zone_data = models.CharField(max_length=10)
+    why = models.CharField(max_length=20, db_default="edited")  # it was made
+    since = models.DateTimeField()  # its firings are those after this, up to the next one's
     template = models.JSONField()  # the job request, without time and key
     created_by = models.CharField(max_length=150, db_default="")
     created_at = models.DateTimeField(db_default=Now())
@@ -109,7 +152,7 @@ class ScheduleVersion(models.Model):
         ordering = ["schedule", "-number"]
         constraints = [
             models.UniqueConstraint(fields=["schedule", "number"], name="schedule_version_once"),
-            *(_within_calendar("version", name) for name in ("starts_at", "ends_at")),
+            *(_within_calendar("version", name) for name in ("starts_at", "ends_at", "since")),
         ]
 
     def __str__(self) -> str:
@@ -123,6 +166,7 @@ class Occurrence(models.Model):
     shard = models.SmallIntegerField()  # the schedule's
     version = models.PositiveIntegerField()
     fire_at = models.DateTimeField(null=True)  # null: a gap has skipped it
+    known_at = models.DateTimeField()  # fire_at, or the end of that gap
     slot = models.CharField(
         max_length=19
     )  # local time, 2026-03-29T02:30:00: no zone can be read into a text
@@ -130,9 +174,10 @@ class Occurrence(models.Model):
         models.PositiveSmallIntegerField()
     )  # first or second time the clock shows it; 0: never ran
     resolution = models.CharField(max_length=12, choices=_choices(Resolution))
-    due_at = models.DateTimeField(null=True)  # after jitter; null: it got no job
+    due_at = models.DateTimeField(null=True)  # after calendar and jitter; null: it got no job
     verdict = models.CharField(max_length=10, choices=_choices(Verdict))
     reason = models.CharField(max_length=20, db_default="")
+    caught_up = models.BooleanField(db_default=False)  # somebody asked for it afterwards
     job_id = models.UUIDField(null=True, unique=True)
     job_shard = models.SmallIntegerField(null=True)
     timezone = models.CharField(max_length=63)
@@ -159,6 +204,7 @@ class Occurrence(models.Model):
                 condition=Q(verdict=Verdict.PENDING.value),
                 name="occurrence_pending",
             ),
+            models.Index(fields=["schedule", "-known_at", "-id"], name="occurrence_newest"),
         ]
 
     def __str__(self) -> str:

@@ -10,41 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
-from hashlib import blake2b
-from uuid import UUID
 
 from jobs.policies.recurrence import Firing, Recurrence, expand
-from jobs.states import Misfire, Verdict
+from jobs.policies.timing import Timing
+from jobs.states import Misfire, OnHoliday, Verdict
 
 FAR = timedelta(days=400)  # how far the next firing of a sparse rule is looked for
 FIRST_SPAN = timedelta(minutes=1)
+HALF_DAY = timedelta(hours=12)
 LAST_YEAR = 2099
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Everything of a schedule that decides when it runs.
-
-    Attributes:
-        recurrence: Rule, zone, policies for shifts of the clock.
-        misfire: For missed firings.
-        grace_seconds: One that is later than this is missed.
-        catch_up_most: With `all`, at most so many missed ones run, the latest.
-        catch_up_seconds: With `all`, none that is older.
-        delay_seconds: Jitter of this schedule: every run is due so much after it fires.
-        starts_at, ends_at: Aware; nothing fires outside. Both are inside.
-        max_runs: After so many it ends.
-    """
-
-    recurrence: Recurrence
-    misfire: Misfire = Misfire.LATEST
-    grace_seconds: float = 60.0
-    catch_up_most: int = 10
-    catch_up_seconds: float = 86_400.0
-    delay_seconds: float = 0.0
-    starts_at: datetime | None = None
-    ends_at: datetime | None = None
-    max_runs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +46,6 @@ class Plan:
     look_at: datetime | None
 
 
-def jitter_delay(schedule_id: UUID, jitter_seconds: int) -> float:
-    """A delay of 0 to `jitter_seconds`, always the same for one schedule.
-
-    >>> from uuid import UUID
-    >>> 0 <= jitter_delay(UUID(int=5), 60) <= 60
-    True
-    """
-    if not jitter_seconds:
-        return 0.0
-    digest = blake2b(schedule_id.bytes, digest_size=8).digest()
-    return float(int.from_bytes(digest, "big") % (jitter_seconds + 1))
-
-
 def plan(
     timing: Timing,
     *,
@@ -95,6 +56,7 @@ def plan(
     runs: int = 0,
     paused: bool = False,
     skip_until: datetime | None = None,
+    skip_reason: str = "paused",
 ) -> Plan:
     """Decide on what fires after `expanded_until`, up to a little after now.
 
@@ -106,7 +68,8 @@ def plan(
         most: Firings of one round, about: those of one instant are never torn apart.
         runs: Jobs that were made before, for `max_runs`.
         paused: Nothing runs: what fires meanwhile is skipped, and what is still to come is left open.
-        skip_until: Aware; a pause that is over lasted until then.
+        skip_until: Aware; what fired up to then never runs: a pause that is over lasted until then, for one.
+        skip_reason: Why not.
 
     >>> from datetime import UTC, datetime
     >>> from jobs.policies.cron import parse_cron
@@ -117,13 +80,13 @@ def plan(
     [(9, 'skipped', 'misfire'), (10, 'skipped', 'misfire'), (11, 'skipped', 'misfire'), (12, 'pending', ''), (13, 'pending', '')]
     """
     ahead = timedelta(seconds=ahead_seconds)
-    until = now if paused else now + ahead
-    begin, end = _within(timing, expanded_until, until)
+    until = now if paused else timing.reach(now + ahead)
+    begin, end = timing.within(expanded_until, until)
     found, rest = _round(timing.recurrence, begin, end, most)
     if paused:
-        skip_until = until
+        skip_until, skip_reason = until, "paused"
     split = sum(skip_until is not None and one.known_at <= skip_until for one in found)
-    decisions = [Decision(one, Verdict.SKIPPED, reason="paused") for one in found[:split]]
+    decisions = [Decision(one, Verdict.SKIPPED, reason=skip_reason) for one in found[:split]]
     decisions += _decide(timing, found[split:], rest, now)
     if timing.max_runs is not None:
         decisions, over = _at_most(decisions, timing.max_runs - runs)
@@ -136,15 +99,10 @@ def plan(
     done = max(expanded_until, until)
     if timing.ends_at is not None and timing.ends_at <= done:
         return Plan(decisions, done, None)
-    return Plan(decisions, done, _next_look(timing, done, timedelta(0) if paused else ahead))
-
-
-def _within(timing: Timing, begin: datetime, end: datetime) -> tuple[datetime, datetime]:
-    if timing.starts_at is not None:
-        begin = max(begin, timing.starts_at - timedelta(seconds=1))
-    if timing.ends_at is not None:
-        end = min(end, timing.ends_at)
-    return begin, end
+    look_at = _next_look(timing, done, timedelta(0) if paused else ahead)
+    if look_at and timing.holidays and timing.on_holiday is OnHoliday.PREVIOUS_BUSINESS_DAY:
+        look_at = min(look_at, now + HALF_DAY)  # closed days come into reach a day before
+    return Plan(decisions, done, look_at)
 
 
 def _round(
@@ -159,52 +117,59 @@ def _round(
     return found, None
 
 
-def judge_missed(timing: Timing, fire_at: datetime, now: datetime) -> tuple[Verdict, str]:
+def judge_missed(
+    timing: Timing, fire_at: datetime, due_at: datetime, now: datetime
+) -> tuple[Verdict, str]:
     """What becomes of a firing that had its job in time and was not begun within its grace.
 
     Args:
         timing: The schedule.
         fire_at: Aware.
+        due_at: Aware; of its job.
         now: Aware.
 
     Returns:
         `pending` (it runs, late), or `skipped` or `dropped` with the reason.
     """
-    delay = timedelta(seconds=timing.delay_seconds)
-    following = next(expand(timing.recurrence, fire_at, now - delay), None)
-    return _fate(timing, fire_at, _start_of_catching_up(timing, now), overtaken=bool(following))
+    window = timing.within(fire_at, now)
+    dues = (timing.due_at(one) for one in expand(timing.recurrence, *window))
+    overtaken = any(due is not None and due <= now for due in dues)
+    return _fate(timing, due_at, _start_of_catching_up(timing, now), overtaken=overtaken)
 
 
 def _decide(
     timing: Timing, found: list[Firing], rest: Firing | None, now: datetime
 ) -> list[Decision]:
-    delay = timedelta(seconds=timing.delay_seconds)
     in_time = now - timedelta(seconds=timing.grace_seconds)
     caught_up_from = _start_of_catching_up(timing, now)
-    following = deque(one.fire_at for one in [*found, *([rest] if rest else [])] if one.fire_at)
+    dues = [timing.due_at(one) for one in found]
+    after = None if rest is None else timing.due_at(rest)
+    overtaken = after is not None and after <= now
     decisions = []
-    for one in found:
-        if one.fire_at is None:
-            decisions.append(Decision(one, Verdict.SKIPPED, reason="gap"))
+    for one, due_at in zip(reversed(found), reversed(dues), strict=True):
+        if one.fire_at is None or due_at is None:
+            reason = "gap" if one.fire_at is None else "calendar"
+            decisions.append(Decision(one, Verdict.SKIPPED, reason=reason))
             continue
-        following.popleft()
-        verdict, reason = Verdict.PENDING, ""
-        if one.fire_at + delay <= in_time:
-            overtaken = bool(following) and following[0] + delay <= now
-            verdict, reason = _fate(timing, one.fire_at, caught_up_from, overtaken=overtaken)
-        due_at = one.fire_at + delay if verdict is Verdict.PENDING else None
-        decisions.append(Decision(one, verdict, due_at, reason))
-    return decisions
+        verdict = Verdict.PENDING
+        reason = "" if due_at == one.fire_at + timing.delay else "calendar"
+        if due_at <= in_time:
+            verdict, why = _fate(timing, due_at, caught_up_from, overtaken=overtaken)
+            reason = reason if verdict is Verdict.PENDING else why
+        overtaken = overtaken or due_at <= now
+        due = due_at if verdict is Verdict.PENDING else None
+        decisions.append(Decision(one, verdict, due, reason))
+    return decisions[::-1]
 
 
 def _fate(
-    timing: Timing, fire_at: datetime, caught_up_from: Callable[[], datetime], *, overtaken: bool
+    timing: Timing, due_at: datetime, caught_up_from: Callable[[], datetime], *, overtaken: bool
 ) -> tuple[Verdict, str]:
     """Of a missed firing; `overtaken` by a later one whose time has come as well."""
     match timing.misfire:
         case Misfire.LATEST if not overtaken:
             return Verdict.PENDING, ""
-        case Misfire.ALL if fire_at >= caught_up_from():
+        case Misfire.ALL if due_at - timing.delay >= caught_up_from():
             return Verdict.PENDING, ""
         case Misfire.ALL:
             return Verdict.DROPPED, "past_window"
@@ -216,9 +181,8 @@ def _start_of_catching_up(timing: Timing, now: datetime) -> Callable[[], datetim
 
     @cache
     def start() -> datetime:
-        delay = timedelta(seconds=timing.delay_seconds)
-        end = now - delay - timedelta(seconds=timing.grace_seconds)
-        oldest = now - delay - timedelta(seconds=timing.catch_up_seconds)
+        end = now - timing.delay - timedelta(seconds=timing.grace_seconds)
+        oldest = now - timing.delay - timedelta(seconds=timing.catch_up_seconds)
         return _last_firings(timing.recurrence, oldest, end, timing.catch_up_most)
 
     return start
@@ -248,7 +212,7 @@ def _at_most(decisions: list[Decision], left: int) -> tuple[list[Decision], bool
 
 
 def _next_look(timing: Timing, done: datetime, ahead: timedelta) -> datetime | None:
-    begin, end = _within(timing, done, done + FAR)
+    begin, end = timing.within(done, done + FAR)
     first = next(expand(timing.recurrence, begin, end, skipped=True), None)
     if first is not None:
         return max(done - ahead / 2, first.known_at - ahead)

@@ -14,7 +14,9 @@ from jobs.clock import NOW_SQL
 from jobs.database import rows
 from jobs.errors import NotFound
 from jobs.models import Occurrence, Schedule, ScheduleVersion
-from jobs.states import Verdict
+from jobs.states import OnRunning, Verdict
+
+SCHEDULE_KEY = "schedule:"  # begins the concurrency key that the runs of one schedule share
 
 
 class StoredSchedule(NamedTuple):
@@ -29,6 +31,9 @@ class StoredSchedule(NamedTuple):
     paused: bool
     resume_at: datetime | None
     skip_until: datetime | None
+    skip_reason: str
+    zone_data: str
+    faulty: bool
     cron: str
     every: str
     anchor: str
@@ -43,22 +48,50 @@ class StoredSchedule(NamedTuple):
     starts_at: datetime | None
     ends_at: datetime | None
     max_runs: int | None
-    template: str  # JSON as text: one that cannot be read must not keep the others from being read
+    on_running: str
+    on_holiday: str
+    calendar_id: int | None
+    days: (
+        str | None
+    )  # JSON as text, and so is the template: one that cannot be read must not keep the others
+    weekend: str | None  # from being read
+    template: str
+    holds_now: list[str]  # timezone, on_gap, on_overlap as tenant and deployment have them by now
+    calendar_now: int | None  # its newest edition
     read_at: datetime
 
+    @property
+    def key(self) -> str | None:
+        """The concurrency key of its runs, if they must not overlap."""
+        return None if self.on_running == OnRunning.ALLOW else f"{SCHEDULE_KEY}{self.id}"
 
+    @property
+    def holds(self) -> list[str]:
+        """timezone, on_gap, on_overlap of the version."""
+        return [self.timezone, self.on_gap, self.on_overlap]
+
+
+HOLDS_NOW = """array[coalesce(nullif(version.timezone, ''), nullif(tenant.timezone, ''), %(timezone)s),
+    coalesce(nullif(version.on_gap, ''), nullif(tenant.on_gap, ''), %(on_gap)s),
+    coalesce(nullif(version.on_overlap, ''), nullif(tenant.on_overlap, ''), %(on_overlap)s)]"""
 COLUMNS = f"""schedule.id, schedule.shard, schedule.tenant_id, schedule.version, schedule.expanded_until, schedule.runs,
     schedule.paused_at is not null and coalesce(schedule.resume_at > {NOW_SQL}, true), schedule.resume_at,
     case when schedule.paused_at is not null and schedule.resume_at <= {NOW_SQL} then schedule.resume_at
-        else schedule.skip_until end, version.cron, version.every, version.anchor,
-    coalesce(nullif(version.timezone, ''), nullif(tenant.timezone, ''), %(timezone)s),
-    coalesce(nullif(version.on_gap, ''), nullif(tenant.on_gap, ''), %(on_gap)s),
-    coalesce(nullif(version.on_overlap, ''), nullif(tenant.on_overlap, ''), %(on_overlap)s),
+        else schedule.skip_until end,
+    case when schedule.paused_at is not null and schedule.resume_at <= {NOW_SQL} then 'paused'
+        else schedule.skip_reason end,
+    schedule.zone_data, schedule.fault is not null, version.cron, version.every, version.anchor,
+    version.in_timezone, version.in_on_gap, version.in_on_overlap,
     version.misfire, version.grace_seconds, version.catch_up_most, version.catch_up_seconds, version.jitter_seconds,
-    version.starts_at, version.ends_at, version.max_runs, version.template::text, {NOW_SQL}"""
+    version.starts_at, version.ends_at, version.max_runs, version.on_running, version.on_holiday, version.calendar_id,
+    calendar.days::text, calendar.weekend::text, version.template::text, {HOLDS_NOW},
+    case when calendar.replaced_at is null then calendar.id else (select id from jobs_calendar newer
+        where newer.tenant_id = calendar.tenant_id and newer.name = calendar.name and newer.replaced_at is null) end,
+    {NOW_SQL}"""
 SOURCE = """jobs_schedule schedule
     join jobs_scheduleversion version on version.schedule_id = schedule.id and version.number = schedule.version
-    join jobs_tenant tenant on tenant.id = schedule.tenant_id"""
+    join jobs_tenant tenant on tenant.id = schedule.tenant_id
+    left join jobs_calendar calendar on calendar.id = version.calendar_id"""
 
 # A process with older zone data than the one that expanded last leaves it to those with the newer.
 TO_EXPAND = f"""
@@ -74,12 +107,13 @@ where schedule.id = %(schedule)s and schedule.deleted_at is null for no key upda
 
 # Entries that nobody began in time, with the schedules that decide about them.
 MISSED = f"""
-select due.job_id, due.shard, occurrence.id, occurrence.fire_at, {COLUMNS}
+select due.job_id, due.shard, occurrence.id, occurrence.fire_at, occurrence.due_at, {COLUMNS}
 from jobs_dueentry due
     join jobs_occurrence occurrence on occurrence.job_id = due.job_id
     join jobs_schedule schedule on schedule.id = occurrence.schedule_id
     join jobs_scheduleversion version on version.schedule_id = schedule.id and version.number = occurrence.version
     join jobs_tenant tenant on tenant.id = schedule.tenant_id
+    left join jobs_calendar calendar on calendar.id = version.calendar_id
 where due.shard = any(%(shards)s) and due.misfire_at <= {NOW_SQL}
 order by due.misfire_at limit %(limit)s
 for update of due skip locked"""
@@ -92,6 +126,7 @@ class Missed(NamedTuple):
     job_shard: int
     occurrence_id: int
     fire_at: datetime
+    due_at: datetime
     schedule: StoredSchedule
 
 
@@ -130,8 +165,8 @@ def lock_missed(
     """Waiting jobs past their grace, their due entries locked until the commit, by the version that made them."""
     found = rows(MISSED, {"shards": list(shards), "limit": limit, "now": now} | defaults)
     return [
-        Missed(job_id, shard, key, fire_at, StoredSchedule(*schedule))
-        for job_id, shard, key, fire_at, *schedule in found
+        Missed(job_id, shard, key, fire_at, due_at, StoredSchedule(*schedule))
+        for job_id, shard, key, fire_at, due_at, *schedule in found
     ]
 
 

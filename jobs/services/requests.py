@@ -18,6 +18,7 @@ from jobs.policies.pointers import child_pointer
 from jobs.policies.retry import RetryPolicy
 from jobs.policies.routing import label_faults
 from jobs.policies.times import parse_time
+from jobs.queries.schedules import SCHEDULE_KEY
 
 MAX_DELAY_SECONDS = 366 * 86_400.0
 MAX_TIMEOUT_SECONDS = 86_400.0
@@ -43,6 +44,7 @@ class JobRequest:
     timeout_seconds: float | None = None
     concurrency_key: str | None = None
     schedule_id: UUID | None = None  # of a schedule's own job; nobody can ask for it
+    fire_at: datetime | None = None
     misfire_at: datetime | None = None
     sent: Mapping[str, Any] = field(default_factory=dict)
 
@@ -201,6 +203,13 @@ def _tags(value: Any, place: str) -> tuple[str, ...]:
     return tuple(text(64)(tag, f"{place}/{index}") for index, tag in enumerate(value))
 
 
+def _concurrency_key(value: Any, place: str) -> str:
+    key = text(255)(value, place)
+    if key.startswith(SCHEDULE_KEY):
+        raise InvalidField(place, "reserved", f"must not begin with {SCHEDULE_KEY}")
+    return key
+
+
 _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "handler": text(200),
     "payload": _payload,
@@ -216,5 +225,5 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "max_attempts": integer(1, 1000),
     "retry": lambda value, place: RetryPolicy.parse(value, place).to_dict(),
     "timeout_seconds": number(0.001, MAX_TIMEOUT_SECONDS),
-    "concurrency_key": text(255),
+    "concurrency_key": _concurrency_key,
 }

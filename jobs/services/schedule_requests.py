@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from jobs.errors import InvalidField, ScheduleInvalid, ValidationFailed
 from jobs.models import ScheduleVersion
+from jobs.policies.intervals import Every
+from jobs.policies.recurrence import Rule
 from jobs.services.preview import parse_recurrence
 from jobs.services.requests import integer, number, parse_request, read_fields, text, time
-from jobs.states import Misfire
+from jobs.states import Misfire, OnHoliday, OnRunning
 
 MAX_CATCH_UP = 1_000
 MAX_SECONDS = 366 * 86_400.0
@@ -47,10 +50,12 @@ def parse_schedule(
         for name in ("name", "job")
         if name not in fields
     ]
+    rule: Rule | Every | None = None
     try:
-        parse_recurrence({**defaults, **given})
+        rule = parse_recurrence({**defaults, **given}).rule
     except ValidationFailed as several:
         faults.extend(several.errors)
+    faults += _conflicts(values, rule, pointer)
     starts, ends = values.get("starts_at"), values.get("ends_at")
     if starts and ends and ends <= starts:
         faults.append(
@@ -61,6 +66,24 @@ def parse_schedule(
     template = values.pop("job")
     name = values.pop("name")
     return ScheduleRequest(name=name, version={**given, **values, "template": template})
+
+
+def _conflicts(
+    values: Mapping[str, Any], rule: Rule | Every | None, pointer: str
+) -> list[InvalidField]:
+    """Fields that are good alone and not together."""
+    found = []
+    running = values.get("on_running", OnRunning.ALLOW)
+    if running != OnRunning.ALLOW and "concurrency_key" in values.get("job", {}):
+        reason = "needs the job's concurrency key for itself; use allow, or leave that out"
+        found.append(InvalidField(f"{pointer}/on_running", "conflict", reason))
+    moved = values.get("on_holiday", OnHoliday.SKIP) != OnHoliday.SKIP
+    if moved and values.get("calendar") is None:
+        found.append(InvalidField(f"{pointer}/on_holiday", "conflict", "needs a calendar"))
+    if moved and rule is not None and (isinstance(rule, Every) or rule.is_interval):
+        reason = "must be skip for a rule that follows elapsed time"
+        found.append(InvalidField(f"{pointer}/on_holiday", "conflict", reason))
+    return found
 
 
 def split_recurrence(fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -79,7 +102,8 @@ def fields_of(version: ScheduleVersion) -> dict[str, Any]:
     """What `parse_schedule` would be given for this version, but for the name; None where it says nothing."""
     columns = {name: getattr(version, name) for name in _FIELDS if name not in ("name", "job")}
     rule = {name: getattr(version, name) or None for name in RECURRENCE}
-    return {**rule, **columns, "job": version.template}
+    calendar = version.calendar and version.calendar.name
+    return {**rule, **columns, "calendar": calendar, "job": version.template}
 
 
 def _template(value: Any, place: str) -> dict[str, Any]:
@@ -94,10 +118,13 @@ def _template(value: Any, place: str) -> dict[str, Any]:
     return dict(request.sent)
 
 
-def _misfire(value: Any, place: str) -> str:
-    if not isinstance(value, str) or value not in set(Misfire):
-        raise InvalidField(place, "bad_policy", f"must be one of {', '.join(Misfire)}")
-    return value
+def _one_of(kind: type[StrEnum]) -> Callable[[Any, str], str]:
+    def parse(value: Any, place: str) -> str:
+        if not isinstance(value, str) or value not in set(kind):
+            raise InvalidField(place, "bad_policy", f"must be one of {', '.join(kind)}")
+        return value
+
+    return parse
 
 
 def _unless_null(parse: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
@@ -107,7 +134,7 @@ def _unless_null(parse: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "name": text(200),
     "job": _template,
-    "misfire": _misfire,
+    "misfire": _one_of(Misfire),
     "grace_seconds": number(1, MAX_SECONDS),
     "catch_up_most": integer(1, MAX_CATCH_UP),
     "catch_up_seconds": number(1, MAX_SECONDS),
@@ -115,4 +142,7 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "starts_at": _unless_null(time),
     "ends_at": _unless_null(time),
     "max_runs": _unless_null(integer(1, 1_000_000_000)),
+    "on_running": _one_of(OnRunning),
+    "calendar": _unless_null(text(100)),
+    "on_holiday": _one_of(OnHoliday),
 }

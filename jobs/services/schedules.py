@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,7 +19,7 @@ from django.db import IntegrityError, transaction
 from jobs import telemetry
 from jobs.clock import database_now
 from jobs.conf import conf
-from jobs.database import atomically, notify, rows
+from jobs.database import atomically, notify
 from jobs.errors import (
     InvalidField,
     NoMatchingPool,
@@ -29,35 +30,23 @@ from jobs.errors import (
     UnknownHandler,
     VersionConflict,
 )
-from jobs.models import Schedule, ScheduleVersion, Tenant
+from jobs.models import Calendar, Schedule, ScheduleVersion, Tenant
 from jobs.policies.sharding import shard_of
-from jobs.queries.schedules import StoredSchedule, lock_schedule
-from jobs.services.expansion import defaults, expand_schedule, timing_of
+from jobs.policies.zones import ZONE_DATA
+from jobs.queries.schedules import SCHEDULE_KEY, StoredSchedule, lock_schedule
+from jobs.services.expansion import expand_schedule
 from jobs.services.preview import check_upcoming, parse_recurrence
+from jobs.services.replacing import Ahead, decided_ahead, take_back
 from jobs.services.requests import parse_request
 from jobs.services.schedule_requests import RECURRENCE, ScheduleRequest
 from jobs.services.submit import Submitted, check_request, submit_jobs
-from jobs.states import Verdict
-from jobs.transitions.ledger import judge_occurrences
-from jobs.transitions.withdraw import withdraw_jobs
+from jobs.services.timings import defaults, tenant_defaults, timing_of
+from jobs.states import OnRunning, Verdict
+from jobs.transitions.ledger import forget_occurrences
 
 log = logging.getLogger(__name__)
 
-# Made ahead and not claimed; a due entry that is still there and was never claimed has a time to miss.
-AHEAD = """
-select occurrence.id, occurrence.job_id, occurrence.job_shard from jobs_occurrence occurrence
-join jobs_dueentry due on due.shard = occurrence.job_shard and due.job_id = occurrence.job_id
-where occurrence.schedule_id = %(schedule)s and occurrence.verdict = 'pending' and occurrence.fire_at > %(moment)s
-    and due.misfire_at is not null
-order by occurrence.job_id"""
-FORGET = "delete from jobs_occurrence where id = any(%(ids)s::bigint[]) and verdict = 'superseded' returning id"
 EMPTY = {"cron": "", "every": "", "anchor": "", "timezone": "", "on_gap": "", "on_overlap": ""}
-
-
-def tenant_defaults(tenant: Tenant) -> dict[str, str]:
-    """What holds for a schedule of this tenant that says nothing."""
-    own = {"timezone": tenant.timezone, "on_gap": tenant.on_gap, "on_overlap": tenant.on_overlap}
-    return {**defaults(), **{name: value for name, value in own.items() if value}}
 
 
 @atomically
@@ -102,7 +91,7 @@ def create_schedule(
         raise ScheduleInvalid(
             [InvalidField("/name", "in_use", "another schedule has this name")]
         ) from None
-    _write_version(schedule_id, 1, request, actor)
+    _write_version(tenant, schedule_id, 1, request, actor, since=moment, why="created")
     _expand(schedule_id, actor, now)
     _tell("created", schedule_id, actor)
     return Schedule.objects.get(pk=schedule_id)
@@ -138,18 +127,28 @@ def edit_schedule(
     if stored.version != version:
         raise VersionConflict(current=stored.version)
     _check(tenant, request, moment)
-    _write_version(schedule_id, version + 1, request, actor)
-    old = _take_back(schedule_id, "edited", actor, moment)
+    if stored.expanded_until < moment and not stored.faulty:
+        _expand_if_room(
+            stored, actor, moment
+        )  # what fired before this moment is the old version's
+        stored = _locked(tenant, schedule_id, now)
+    since = min(stored.expanded_until, moment)
+    _write_version(tenant, schedule_id, stored.version + 1, request, actor, since=since)
+    old = take_back(_still_open(schedule_id, moment), "edited", actor, moment)
+    changes: dict[str, Any] = {}
+    if since < moment:  # and what is undecided all the same never runs
+        changes = {"skip_until": moment, "skip_reason": "fault" if stored.faulty else "edited"}
     try:
         with transaction.atomic():
             Schedule.objects.filter(pk=schedule_id).update(
                 name=request.name,
-                version=version + 1,
-                expanded_until=moment,
+                version=stored.version + 1,
+                expanded_until=since,
                 look_at=moment,
                 fault=None,
-                runs=max(0, stored.runs - len(old)),
+                runs=_runs_without(stored, old),
                 updated_at=moment,
+                **changes,
             )
     except IntegrityError:
         raise ScheduleInvalid(
@@ -188,8 +187,8 @@ def pause_schedule(
     if not stored.paused:  # what fired before this moment does not fall into the pause
         _expand_if_room(stored, actor, moment)
         stored = _locked(tenant, schedule_id, now)
-    old = _take_back(schedule_id, "paused", actor, moment)
-    _forget(old)
+    old = _drop(schedule_id, "paused", actor, moment)
+    forget_occurrences([one.key for one in old if one.known_at > moment])
     Schedule.objects.filter(pk=schedule_id).update(
         paused_at=moment,
         paused_by=actor,
@@ -197,7 +196,7 @@ def pause_schedule(
         resume_at=resume_at,
         expanded_until=min(stored.expanded_until, moment),
         look_at=moment,
-        runs=max(0, stored.runs - len(old)),
+        runs=_runs_without(stored, old),
         updated_at=moment,
     )
     _tell("paused", schedule_id, actor)
@@ -227,6 +226,7 @@ def resume_schedule(
     Schedule.objects.filter(pk=schedule_id).update(
         paused_at=None,
         skip_until=moment,
+        skip_reason="paused",
         paused_by="",
         pause_reason="",
         resume_at=None,
@@ -264,9 +264,12 @@ def delete_schedule(
     stored = _locked(tenant, schedule_id, now)
     if version is not None and stored.version != version:
         raise VersionConflict(current=stored.version)
-    _take_back(schedule_id, "deleted", actor, moment)
+    _drop(schedule_id, "deleted", actor, moment)
     Schedule.objects.filter(pk=schedule_id).update(
-        deleted_at=moment, look_at=None, updated_at=moment
+        deleted_at=moment,
+        look_at=None,
+        updated_at=moment,
+        expanded_until=min(stored.expanded_until, moment),
     )
     _tell("deleted", schedule_id, actor)
 
@@ -288,11 +291,21 @@ def trigger_schedule(
     found = Schedule.objects.filter(pk=schedule_id, tenant=tenant, deleted_at=None).first()
     if found is None:
         raise NotFound
-    template = ScheduleVersion.objects.get(schedule=found, number=found.version).template
+    version = ScheduleVersion.objects.get(schedule=found, number=found.version)
+    template = version.template
     fields = template if request_key is None else {**template, "request_key": request_key}
     request = parse_request(fields, "/job")
+    request = replace(
+        request,
+        schedule_id=found.pk,
+        concurrency_key=_own_key(found.pk, version) or request.concurrency_key,
+    )
     (made,) = submit_jobs(tenant=tenant, requests=[request], actor=actor)
     return made
+
+
+def _own_key(schedule_id: UUID, version: ScheduleVersion) -> str | None:
+    return None if version.on_running == OnRunning.ALLOW else f"{SCHEDULE_KEY}{schedule_id}"
 
 
 def _check(tenant: Tenant, request: ScheduleRequest, moment: datetime) -> None:
@@ -302,6 +315,7 @@ def _check(tenant: Tenant, request: ScheduleRequest, moment: datetime) -> None:
         check_upcoming(parse_recurrence({**tenant_defaults(tenant), **known}), moment)
     except InvalidField as fault:
         raise ScheduleInvalid([fault]) from None
+    _calendar(tenant, request)
     try:
         check_request(tenant, parse_request(request.version["template"], "/job"))
     except (UnknownHandler, NoMatchingPool) as fault:
@@ -309,10 +323,37 @@ def _check(tenant: Tenant, request: ScheduleRequest, moment: datetime) -> None:
         raise
 
 
-def _write_version(schedule_id: UUID, number: int, request: ScheduleRequest, actor: str) -> None:
+def _calendar(tenant: Tenant, request: ScheduleRequest) -> Calendar | None:
+    if (name := request.version.get("calendar")) is None:
+        return None
+    found = Calendar.objects.filter(tenant=tenant, name=name, replaced_at=None).first()
+    if found is None:
+        fault = InvalidField("/calendar", "unknown", "there is no such calendar")
+        raise ScheduleInvalid([fault])
+    return found
+
+
+def _write_version(
+    tenant: Tenant,
+    schedule_id: UUID,
+    number: int,
+    request: ScheduleRequest,
+    actor: str,
+    *,
+    since: datetime,
+    why: str = "edited",
+) -> None:
     values: Mapping[str, Any] = {**EMPTY, **request.version}
+    holds = tenant_defaults(tenant)
     ScheduleVersion.objects.create(
-        schedule_id=schedule_id, number=number, created_by=actor, **values
+        schedule_id=schedule_id,
+        number=number,
+        created_by=actor,
+        since=since,
+        why=why,
+        zone_data=ZONE_DATA,
+        **{f"in_{name}": values[name] or holds[name] for name in holds},
+        **{**values, "calendar": _calendar(tenant, request)},
     )
 
 
@@ -336,25 +377,22 @@ def _expand_if_room(stored: StoredSchedule, actor: str, now: datetime | None) ->
         expand_schedule(stored, actor=actor, now=now)
 
 
-def _take_back(schedule_id: UUID, why: str, actor: str, moment: datetime) -> list[int]:
-    """Firings to come are superseded, as far as nobody has claimed their jobs; gives the keys of their occurrences."""
-    ahead = rows(AHEAD, {"schedule": schedule_id, "moment": moment})
-    gone = withdraw_jobs(
-        shards=[shard for _, _, shard in ahead],
-        job_ids=[job_id for _, job_id, _ in ahead],
-        reason=why,
-        actor=actor,
-        now=moment,
-    )
-    old = [key for key, job_id, _ in ahead if job_id in gone]
-    judge_occurrences(dict.fromkeys(old, (Verdict.SUPERSEDED, why)), now=moment)
-    return old
+def _still_open(schedule_id: UUID, moment: datetime) -> list[Ahead]:
+    """What fires after this moment. What fired before keeps its job, though calendar or jitter may delay it."""
+    return [one for one in decided_ahead(schedule_id, moment) if one.known_at > moment]
 
 
-def _forget(keys: list[int]) -> None:
-    """Instants that are open again: whether they are skipped is decided when they come."""
-    if keys:
-        rows(FORGET, {"ids": keys})
+def _drop(schedule_id: UUID, why: str, actor: str, moment: datetime) -> list[Ahead]:
+    """Nothing of it is to run any more: what is to fire is taken back, what has fired and is not yet due is skipped."""
+
+    def verdict(one: Ahead) -> Verdict:
+        return Verdict.SUPERSEDED if one.known_at > moment else Verdict.SKIPPED
+
+    return take_back(decided_ahead(schedule_id, moment), why, actor, moment, verdict=verdict)
+
+
+def _runs_without(stored: StoredSchedule, old: list[Ahead]) -> int:
+    return max(0, stored.runs - sum(one.job_id is not None for one in old))
 
 
 def _tell(what: str, schedule_id: UUID, actor: str) -> None:

@@ -223,6 +223,7 @@ def _resolve(
         tags=request.tags,
         concurrency_key=request.concurrency_key,
         schedule_id=request.schedule_id,
+        fire_at=request.fire_at,
         misfire_at=request.misfire_at,
         created_by=actor,
     )

@@ -41,6 +41,7 @@ class NewJob:
     tags: tuple[str, ...] = ()
     concurrency_key: str | None = None
     schedule_id: UUID | None = None
+    fire_at: datetime | None = None
     misfire_at: datetime | None = None
     created_by: str = ""
 
@@ -55,15 +56,15 @@ with wanted as (
         id uuid, shard smallint, tenant_id int, handler text, route_id int, lane_id smallint, priority smallint,
         payload jsonb, payload_ref text, due_at timestamptz, delay_seconds float8, max_attempts smallint,
         retry jsonb, timeout_seconds float8, request_key text, request_hash text, reference text, tags jsonb,
-        concurrency_key text, schedule_id uuid, misfire_at timestamptz, created_by text)
+        concurrency_key text, schedule_id uuid, fire_at timestamptz, misfire_at timestamptz, created_by text)
 ), made as (
     insert into jobs_job (id, shard, tenant_id, handler, route_id, lane_id, priority, payload, payload_ref,
         due_at, max_attempts, attempt_limit, retry, timeout_seconds, request_key, request_hash,
-        reference, tags, concurrency_key, schedule_id, created_by, created_at, updated_at)
+        reference, tags, concurrency_key, schedule_id, fire_at, created_by, created_at, updated_at)
     select id, shard, tenant_id, handler, route_id, lane_id, priority, payload, payload_ref,
         coalesce(due_at, {NOW_SQL} + delay_seconds * interval '1 second'), max_attempts, max_attempts, retry,
         timeout_seconds, request_key, decode(request_hash, 'hex'), reference, tags, concurrency_key, schedule_id,
-        created_by, {NOW_SQL}, {NOW_SQL}
+        fire_at, created_by, {NOW_SQL}, {NOW_SQL}
     from wanted order by tenant_id, request_key, id
     on conflict (shard, tenant_id, request_key) where request_key is not null do nothing
     returning id as job_id, shard, tenant_id, route_id, lane_id, priority, due_at, concurrency_key, attempt, seq

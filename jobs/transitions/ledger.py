@@ -25,6 +25,7 @@ class NewOccurrence:
     shard: int
     version: int
     fire_at: datetime | None
+    known_at: datetime
     slot: str
     number: int
     resolution: str
@@ -35,21 +36,26 @@ class NewOccurrence:
     on_gap: str
     on_overlap: str
     zone_data: str
+    caught_up: bool = False
 
 
-# What an edit has superseded comes back in the same row if the new version has the same slot.
+# What an edit has superseded comes back in the same row if the new version has the same slot. An instant that the ledger
+# knows by another slot (the zone was another one) is no second firing.
 RECORD = f"""
-insert into jobs_occurrence as known (schedule_id, shard, version, fire_at, slot, number, resolution, due_at, verdict,
-    reason, timezone, on_gap, on_overlap, zone_data, decided_at)
-select schedule_id, shard, version, fire_at, slot, number, resolution, due_at, verdict, reason, timezone, on_gap,
-    on_overlap, zone_data, {NOW_SQL}
+insert into jobs_occurrence as known (schedule_id, shard, version, fire_at, known_at, slot, number, resolution, due_at, verdict,
+    reason, timezone, on_gap, on_overlap, zone_data, caught_up, decided_at)
+select schedule_id, shard, version, fire_at, known_at, slot, number, resolution, due_at, verdict, reason, timezone,
+    on_gap, on_overlap, zone_data, caught_up, {NOW_SQL}
 from jsonb_to_recordset(%(found)s::jsonb) as found(schedule_id uuid, shard smallint, version int, fire_at timestamptz,
-    slot text, number smallint, resolution text, due_at timestamptz, verdict text, reason text, timezone text,
-    on_gap text, on_overlap text, zone_data text)
+    known_at timestamptz, slot text, number smallint, resolution text, due_at timestamptz, verdict text, reason text, timezone text,
+    on_gap text, on_overlap text, zone_data text, caught_up boolean)
+where not exists (select from jobs_occurrence other where other.schedule_id = found.schedule_id
+    and other.fire_at = found.fire_at and other.verdict <> 'superseded'
+    and (other.slot, other.number) <> (found.slot, found.number))
 on conflict (schedule_id, slot, number) do update set version = excluded.version, fire_at = excluded.fire_at,
-    resolution = excluded.resolution, due_at = excluded.due_at, verdict = excluded.verdict, reason = excluded.reason,
+    known_at = excluded.known_at, resolution = excluded.resolution, due_at = excluded.due_at, verdict = excluded.verdict, reason = excluded.reason,
     timezone = excluded.timezone, on_gap = excluded.on_gap, on_overlap = excluded.on_overlap,
-    zone_data = excluded.zone_data, decided_at = excluded.decided_at, job_id = null, job_shard = null
+    zone_data = excluded.zone_data, caught_up = excluded.caught_up, decided_at = excluded.decided_at, job_id = null, job_shard = null
     where known.verdict = 'superseded'
 returning schedule_id, slot, number, id"""
 
@@ -61,8 +67,19 @@ where occurrence.id = given.id"""
 JUDGE = f"""
 update jobs_occurrence occurrence set verdict = judged.verdict, reason = judged.reason, decided_at = {NOW_SQL}
 from jsonb_to_recordset(%(judged)s::jsonb) as judged(id bigint, verdict text, reason text)
-where occurrence.id = judged.id and occurrence.verdict = 'pending'
+where occurrence.id = judged.id
+    and (occurrence.verdict = 'pending' or occurrence.verdict = 'skipped' and occurrence.job_id is null)
 returning occurrence.id"""
+
+REOPEN = f"""
+update jobs_occurrence occurrence set verdict = 'pending', reason = '', caught_up = true, due_at = wanted.due_at,
+    job_id = null, job_shard = null, decided_at = {NOW_SQL}
+from jsonb_to_recordset(%(wanted)s::jsonb) as wanted(slot text, number smallint, due_at timestamptz)
+where occurrence.schedule_id = %(schedule)s and occurrence.slot = wanted.slot and occurrence.number = wanted.number
+    and occurrence.verdict in ('skipped', 'dropped') and occurrence.fire_at is not null
+returning occurrence.slot, occurrence.number, occurrence.id"""
+
+FORGET = "delete from jobs_occurrence where id = any(%(ids)s::bigint[]) and verdict = 'superseded' returning id"
 
 
 def record_occurrences(
@@ -101,14 +118,14 @@ def give_jobs(*, jobs: Mapping[int, tuple[UUID, int]]) -> None:
 def judge_occurrences(
     verdicts: Mapping[int, tuple[Verdict, str]], *, now: datetime | None = None
 ) -> set[int]:
-    """pending → another verdict.
+    """pending → another verdict; also what was skipped before its time, without a job.
 
     Args:
         verdicts: Key of the occurrence → verdict and reason.
         now: Aware UTC; default is the database clock.
 
     Returns:
-        Keys that were still pending.
+        Keys that were still open.
     """
     judged = [
         {"id": key, "verdict": verdict.value, "reason": reason}
@@ -117,3 +134,32 @@ def judge_occurrences(
     if not judged:
         return set()
     return {key for (key,) in rows(JUDGE, {"judged": json.dumps(judged), "now": now})}
+
+
+def reopen_occurrences(
+    due_at: Mapping[tuple[str, int], datetime], *, schedule_id: UUID, now: datetime | None = None
+) -> dict[tuple[str, int], int]:
+    """skipped or dropped → pending: somebody wants it to run after all. The caller has the schedule locked.
+
+    Args:
+        due_at: (slot, number) → when its job is due.
+        schedule_id: Of all of them.
+        now: Aware UTC; default is the database clock.
+
+    Returns:
+        (slot, number) → key of the row, of those that had not run.
+    """
+    wanted = [
+        {"slot": slot, "number": number, "due_at": due.isoformat()}
+        for (slot, number), due in due_at.items()
+    ]
+    if not wanted:
+        return {}
+    params = {"wanted": json.dumps(wanted), "schedule": schedule_id, "now": now}
+    return {(slot, number): key for slot, number, key in rows(REOPEN, params)}
+
+
+def forget_occurrences(keys: Sequence[int]) -> None:
+    """Superseded → gone: the instants are open again, and what becomes of them is decided when they come."""
+    if keys:
+        rows(FORGET, {"ids": list(keys)})

@@ -40,7 +40,7 @@ with started as (
 )
 select started.id, started.job_id, started.shard, started.tenant_id, started.route_id, started.attempt,
     started.token, job.attempt_limit, job.handler, job.payload, job.payload_ref, job.retry, job.timeout_seconds,
-    job.request_key
+    job.request_key, job.fire_at
 from started join jobs_job job on job.shard = started.shard and job.id = started.job_id"""
 
 
@@ -61,6 +61,7 @@ class Taken(NamedTuple):
     retry: str  # JSON text of the policy
     timeout_seconds: float
     request_key: str | None
+    fire_at: datetime | None = None  # of a schedule's job: the firing it stands for
 
 
 @commits

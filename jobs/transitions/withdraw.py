@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -40,9 +40,10 @@ with gone as (
 
 
 LET_LATE = """
-update jobs_dueentry set misfire_at = null
-where shard = any(%(shards)s) and job_id = any(%(jobs)s::uuid[]) and misfire_at is not null
-returning job_id"""
+update jobs_dueentry due set misfire_at = late.until
+from unnest(%(jobs)s::uuid[], %(untils)s::timestamptz[]) as late(job_id, until)
+where due.shard = any(%(shards)s) and due.job_id = late.job_id and due.misfire_at is not null
+returning due.job_id"""
 
 
 @commits
@@ -61,7 +62,7 @@ def withdraw_jobs(
     Args:
         shards: Of the jobs.
         job_ids: Jobs of schedules.
-        reason: Code of why: misfire, paused, edited, deleted.
+        reason: Code of why: misfire, running, paused, edited, deleted, policy, calendar, zone_data.
         actor: Who decided.
         now: Aware UTC; default is the database clock.
 
@@ -82,21 +83,26 @@ def withdraw_jobs(
 
 @commits
 def let_late_jobs(
-    *, shards: Sequence[int], job_ids: Sequence[UUID], now: datetime | None = None
+    *,
+    shards: Sequence[int],
+    until: Mapping[UUID, datetime | None],
+    now: datetime | None = None,
 ) -> set[UUID]:
     """waiting stays waiting: a job that was missed may be claimed all the same.
 
     Args:
         shards: Of the jobs.
-        job_ids: Jobs of schedules.
+        until: Job of a schedule → when it is judged again; None: never.
         now: Unused; every transition takes it.
 
     Returns:
         Ids of those that were still waiting for this.
     """
-    if not job_ids:
+    if not until:
         return set()
-    return {
-        job_id
-        for (job_id,) in rows(LET_LATE, {"shards": sorted(set(shards)), "jobs": list(job_ids)})
+    params = {
+        "shards": sorted(set(shards)),
+        "jobs": list(until),
+        "untils": list(until.values()),
     }
+    return {job_id for (job_id,) in rows(LET_LATE, params)}

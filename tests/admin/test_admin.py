@@ -17,6 +17,7 @@ from jobs.admin.editable import EditableAdmin
 from jobs.admin.read_only import COUNT_CAP, ReadOnlyAdmin
 from jobs.models import (
     ApiToken,
+    Calendar,
     ConcurrencyLimit,
     DeadLetter,
     DueEntry,
@@ -65,6 +66,7 @@ def rows(db: None) -> dict[str, Job]:
     Reserve.objects.create(pool=make_pool(), lane=Lane.objects.get(name="urgent"), slots=1)
     Pause.objects.create(kind="lane", target="low", reason="billing run", paused_by="user:anna")
     StartBucket.objects.create(scope="tenant:7", tokens=1.0, filled_at="2026-12-01T00:00:00Z")
+    Calendar.objects.create(tenant=make_tenant(), name="works")
     make_schedule()
     return {place.name: make_job(place=place) for place in
             (Place.DUE_ENTRY, Place.RUNNING, Place.DEAD_LETTER, Place.FINISHED)}  # fmt: skip

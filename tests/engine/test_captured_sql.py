@@ -22,26 +22,29 @@ import workers
 from jobs.clock import database_now
 from jobs.conf import conf
 from jobs.database import rows
-from jobs.models import Job, JobEvent, Pause
+from jobs.models import DueEntry, Job, JobEvent, Pause, Tenant
 from jobs.policies.sharding import shard_of_id
 from jobs.queries import candidates, fleet
+from jobs.services.catching_up import catch_up
 from jobs.services.dispatch import dispatch
-from jobs.services.expansion import expand_schedules, judge_missed_jobs, settle_occurrences
+from jobs.services.expansion import expand_schedules
 from jobs.services.memory import Memory
+from jobs.services.missed import decide_running, judge_missed_jobs, settle_occurrences
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
 from jobs.services.pausing import end_pauses, pause, resume
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
+from jobs.services.revision import mark_stale_schedules
 from jobs.services.schedule_requests import parse_schedule
 from jobs.services.schedules import (
     delete_schedule,
     edit_schedule,
     pause_schedule,
     resume_schedule,
-    tenant_defaults,
     trigger_schedule,
 )
 from jobs.services.submit import submit_jobs
+from jobs.services.timings import tenant_defaults
 from jobs.states import TRANSITIONS, Place
 from jobs.transitions.cancel import cancel_job
 from jobs.transitions.requeue import requeue_dead_letter
@@ -194,6 +197,7 @@ def every_schedule() -> None:
         }
         later = now + timedelta(minutes=15)
         judge_missed_jobs(shards=all_shards(), actor=SCHEDULER, now=later)
+        decide_running(shards=all_shards(), actor=SCHEDULER, now=later)
         settle_occurrences(shards=all_shards(), now=later)
         expand_schedules(shards=all_shards(), actor=SCHEDULER, now=later + timedelta(hours=1))
         request = parse_schedule(
@@ -204,7 +208,21 @@ def every_schedule() -> None:
         pause_schedule(**who, reason="billing run", now=later)
         resume_schedule(**who, now=later)
         trigger_schedule(**who)
+        catch_up(**who, begin=now - timedelta(hours=1), until=later, now=later)
+        Tenant.objects.update(timezone="Asia/Kolkata" if policy == "skip" else "UTC")
+        mark_stale_schedules(shards=all_shards(), now=later)
         delete_schedule(**who, now=later)
+
+
+def every_rival() -> None:
+    """A run of a schedule is under way when the next one is due."""
+    make_schedule(name="rival", cron="* * * * *", on_running="cancel_running")
+    first, second = DueEntry.objects.filter(concurrency_key__startswith="schedule:").order_by(
+        "due_at"
+    )[:2]
+    publish(first.job_id, first.shard)
+    DueEntry.objects.filter(pk=second.pk).update(parked=True, due_at=database_now())
+    assert decide_running(shards=all_shards(), actor=SCHEDULER) == 1
 
 
 def every_loop() -> None:
@@ -218,6 +236,7 @@ def sent() -> list[Statement]:
         every_transition()
         every_service()
         every_schedule()
+        every_rival()
         every_loop()
     return found
 

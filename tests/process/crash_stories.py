@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from django.db import connection
@@ -29,22 +29,13 @@ from jobs.models import (
     Job,
     Lease,
     Pause,
-    Schedule,
     SchedulerNode,
     Shard,
     Tenant,
 )
 from jobs.policies.retry import RetryPolicy
-from jobs.queries.schedules import lock_schedule
 from jobs.services.credentials import create_token
 from jobs.services.dispatch import dispatch
-from jobs.services.expansion import (
-    defaults,
-    expand_schedule,
-    expand_schedules,
-    judge_missed_jobs,
-    settle_occurrences,
-)
 from jobs.services.fleet import (
     advertise_handlers,
     ensure_pool,
@@ -57,20 +48,9 @@ from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
 from jobs.services.pausing import end_pauses, pause, resume
 from jobs.services.reaping import reap
 from jobs.services.requests import parse_request
-from jobs.services.schedule_requests import parse_schedule
-from jobs.services.schedules import (
-    create_schedule,
-    delete_schedule,
-    edit_schedule,
-    pause_schedule,
-    resume_schedule,
-    tenant_defaults,
-)
 from jobs.services.submit import _new_route, submit_job, submit_jobs
 from jobs.states import FINISHED
-from jobs.transitions.take import Taken
 from jobs.transitions.unpark import unpark_jobs
-from jobs.transitions.withdraw import let_late_jobs, withdraw_jobs
 from tests.factories import (
     BOOM,
     SCHEDULER,
@@ -81,11 +61,11 @@ from tests.factories import (
     make_pool,
     make_tenant,
     make_worker,
-    take,
 )
+from tests.process.scenes import CHARGE, ONCE, REFUND, SOON, TWICE, Act, Scene, Story, deliver
+from tests.process.schedule_stories import SCHEDULE_STORIES
 from tests.support import moves
-from tests.support.places import Standing, Start, stand
-from tests.support.receivers import ApplyOnce
+from tests.support.places import Start
 from workers.execution import Execution
 from workers.executors.threads import ThreadSlots
 from workers.handlers import HandlerSpec, JobContext, PermanentFailure
@@ -94,70 +74,8 @@ from workers.ownership import Ownership
 from workers.scheduler import Scheduler
 from workers.worker import Worker
 
-CHARGE, REFUND = "billing.charge", "billing.refund"
-SOON = {"kind": "fixed", "base_seconds": 0.02, "jitter": 0.0}
 SOMEBODY, DEAD_SCHEDULER = UUID(int=7), UUID(int=8)
 PATIENCE_SECONDS = 20.0
-
-ONCE = "created leased started succeeded"
-TWICE = "created leased started failed leased started succeeded"
-
-
-class Scene(NamedTuple):
-    """A job in its place; `taken` is the attempt that a worker has begun."""
-
-    it: Standing
-    taken: Taken | None
-    log: Path  # of the receiver that handlers call
-
-
-type Act = Callable[[Scene], object]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Story:
-    """One process at work on one job.
-
-    Attributes:
-        act: What it does; the commit in question is its last.
-        before, after: All events in the end, when it died before the commit and right after it.
-        start: Where the job is.
-        begun: A worker has taken it and its handler has done its work, up to the report.
-        prepare: What else had happened.
-        repeats: The client asks again, having had no answer.
-        fields: Of the job.
-        alike: Leaves the rows that the commit leaves, where `act` does more, or cannot be undone by a surrounding
-            transaction.
-        alone: The commit and nothing else, where `act` does more.
-    """
-
-    act: Act
-    before: str
-    after: str
-    start: Start = Start.DUE
-    begun: bool = False
-    prepare: Act = lambda scene: None
-    repeats: bool = False
-    fields: dict[str, Any] = field(default_factory=dict)
-    alike: Act | None = None
-    alone: Act | None = None
-
-    def arrange(self, log: Path) -> Scene:
-        """Everything up to the act, committed."""
-        start = Start.PUBLISHED if self.begun else self.start
-        it = stand(start, bystanders=False, **{"retry": SOON, **self.fields})
-        scene = Scene(it, take(it.job_id) if self.begun else None, log)
-        if self.begun:
-            deliver(log, "acme/order-8812", it.job_id, 1)
-        self.prepare(scene)
-        return scene
-
-
-# The acts
-
-
-def deliver(log: Path, token: str, job_id: UUID, lease_token: int) -> None:
-    ApplyOnce(log).deliver(token, job_id, lease_token)
 
 
 def submit(scene: Scene) -> None:
@@ -339,98 +257,6 @@ def end_what_is_over(scene: Scene) -> None:
     end_pauses()
 
 
-IN_TIME = datetime(
-    2031, 3, 3, 3, 3, tzinfo=UTC
-)  # of the clock that the acts on schedules are given
-
-
-def rule(minute: str) -> dict[str, Any]:
-    return {
-        "name": "hourly",
-        "cron": f"{minute} * * * *",
-        "misfire": "skip",
-        "job": {"handler": CHARGE},
-    }
-
-
-def make_a_schedule(scene: Scene) -> None:
-    request = parse_schedule(rule("0"), defaults=tenant_defaults(make_tenant()))
-    create_schedule(tenant=make_tenant(), request=request, actor="user:anna", now=IN_TIME)
-
-
-def of_the_schedule() -> dict[str, Any]:
-    return {
-        "tenant": make_tenant(),
-        "schedule_id": Schedule.objects.get().pk,
-        "actor": "user:anna",
-        "now": IN_TIME,
-    }
-
-
-def edit_the_schedule(scene: Scene) -> None:
-    request = parse_schedule(rule("30"), defaults=tenant_defaults(make_tenant()))
-    edit_schedule(**of_the_schedule(), version=1, request=request)
-
-
-def pause_the_schedule(scene: Scene) -> None:
-    pause_schedule(**of_the_schedule(), reason="billing run")
-
-
-def pause_one(scene: Scene) -> None:
-    make_a_schedule(scene)
-    pause_the_schedule(scene)
-
-
-def resume_the_schedule(scene: Scene) -> None:
-    resume_schedule(**of_the_schedule())
-
-
-def delete_the_schedule(scene: Scene) -> None:
-    delete_schedule(**of_the_schedule())
-
-
-def expand_it(scene: Scene) -> None:
-    """A day later: all that it missed is skipped, and the jobs of the next hour are made."""
-    later = IN_TIME + timedelta(days=1)
-    expand_schedules(shards=all_shards(), actor=SCHEDULER, now=later)
-
-
-def expand_it_alone(scene: Scene) -> None:
-    found = lock_schedule(
-        schedule_id=Schedule.objects.get().pk, defaults=defaults(), now=IN_TIME + timedelta(days=1)
-    )
-    assert found is not None
-    expand_schedule(found, actor=SCHEDULER, now=IN_TIME + timedelta(days=1))
-
-
-def judge_it(scene: Scene) -> None:
-    judge_missed_jobs(shards=all_shards(), actor=SCHEDULER, now=IN_TIME + timedelta(days=1))
-
-
-def cancel_its_job(scene: Scene) -> None:
-    make_a_schedule(scene)
-    job = Job.objects.get(schedule_id__isnull=False)
-    moves.cancel_job(scene.it, shard=job.shard, job_id=job.pk, now=IN_TIME)
-
-
-def can_be_missed(scene: Scene) -> None:
-    """As a schedule's own job, for as long as this test takes."""
-    DueEntry.objects.update(misfire_at=Now() + timedelta(hours=1))
-
-
-def withdraw_its_job(scene: Scene) -> None:
-    given: dict[str, Any] = {"shards": [scene.it.shard], "job_ids": [scene.it.job_id]}
-    withdraw_jobs(**given, reason="edited", actor="user:anna")
-
-
-def let_its_job_late(scene: Scene) -> None:
-    let_late_jobs(shards=[scene.it.shard], job_ids=[scene.it.job_id])
-
-
-def settle_it(scene: Scene) -> None:
-    settle_occurrences(shards=all_shards(), now=IN_TIME + timedelta(days=1))
-
-
 def limit_the_backlog(scene: Scene) -> None:
     make_tenant()
     Tenant.objects.filter(slug="acme").update(max_backlog=5)
@@ -460,37 +286,7 @@ def ask_to_stop_and_lapse(scene: Scene) -> None:
 
 # Commit → the stories in which it is made. A commit of the code without one fails a test.
 STORIES: dict[str, Sequence[Story]] = {
-    "schedules.create_schedule": [Story(act=make_a_schedule, before=ONCE, after=ONCE)],
-    "schedules.edit_schedule": [
-        Story(act=edit_the_schedule, prepare=make_a_schedule, before=ONCE, after=ONCE)
-    ],
-    "schedules.pause_schedule": [
-        Story(act=pause_the_schedule, prepare=make_a_schedule, before=ONCE, after=ONCE)
-    ],
-    "schedules.resume_schedule": [
-        Story(act=resume_the_schedule, prepare=pause_one, before=ONCE, after=ONCE)
-    ],
-    "schedules.delete_schedule": [
-        Story(act=delete_the_schedule, prepare=make_a_schedule, before=ONCE, after=ONCE)
-    ],
-    "expansion.expand_schedules": [
-        Story(act=expand_it, prepare=make_a_schedule, before=ONCE, after=ONCE)
-    ],
-    "expansion.expand_schedule": [
-        Story(act=expand_it_alone, prepare=make_a_schedule, before=ONCE, after=ONCE)
-    ],
-    "expansion.judge_missed_jobs": [
-        Story(act=judge_it, prepare=make_a_schedule, before=ONCE, after=ONCE)
-    ],
-    "withdraw.withdraw_jobs": [
-        Story(act=withdraw_its_job, prepare=can_be_missed, before=ONCE, after="created cancelled")
-    ],
-    "withdraw.let_late_jobs": [
-        Story(act=let_its_job_late, prepare=can_be_missed, before=ONCE, after=ONCE)
-    ],
-    "expansion.settle_occurrences": [
-        Story(act=settle_it, prepare=cancel_its_job, before=ONCE, after=ONCE)
-    ],
+    **SCHEDULE_STORIES,
     "submit._store_together": [
         Story(act=submit_two, start=Start.MISSING, repeats=True, before=ONCE, after=ONCE)
     ],

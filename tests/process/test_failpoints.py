@@ -25,7 +25,8 @@ from jobs.failpoints import BEFORE, COMMITS, COMMITTED
 from jobs.models import Job, JobEvent
 from jobs.queries.catalog import forget
 from tests.conftest import refill_lanes_and_shards, url_of_test_database
-from tests.process.crash_stories import STORIES, Fatal, Scene, Story, go_on
+from tests.process.crash_stories import STORIES, Fatal, go_on
+from tests.process.scenes import Scene, Story
 from tests.process.stories import assert_at_rest, story
 from tests.support.crashes import Nursery
 from tests.support.process import PROFILE, environment

@@ -13,15 +13,16 @@ from jobs.errors import NotPaused
 from jobs.models import Job, Occurrence, Schedule
 from jobs.policies.cron import parse_cron
 from jobs.policies.recurrence import Recurrence, expand
-from jobs.services.expansion import expand_schedules, judge_missed_jobs
+from jobs.services.expansion import expand_schedules
+from jobs.services.missed import judge_missed_jobs
 from jobs.services.schedule_requests import parse_schedule
 from jobs.services.schedules import (
     delete_schedule,
     edit_schedule,
     pause_schedule,
     resume_schedule,
-    tenant_defaults,
 )
+from jobs.services.timings import tenant_defaults
 from tests.factories import SCHEDULER, all_shards, make_schedule
 from tests.support.race import RACES, ROUNDS, Team
 

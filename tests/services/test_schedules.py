@@ -11,16 +11,17 @@ from django.db import IntegrityError, connection, transaction
 from jobs.errors import NotFound, NotPaused, UnknownHandler, ValidationFailed, VersionConflict
 from jobs.models import DueEntry, Job, Occurrence, Schedule
 from jobs.policies.zones import ZONE_DATA
-from jobs.services.expansion import expand_schedules, judge_missed_jobs, settle_occurrences
+from jobs.services.expansion import expand_schedules
+from jobs.services.missed import judge_missed_jobs, settle_occurrences
 from jobs.services.schedule_requests import parse_schedule
 from jobs.services.schedules import (
     delete_schedule,
     edit_schedule,
     pause_schedule,
     resume_schedule,
-    tenant_defaults,
     trigger_schedule,
 )
+from jobs.services.timings import tenant_defaults
 from jobs.transitions.claim import claim_batch
 from tests.factories import (
     SCHEDULER,

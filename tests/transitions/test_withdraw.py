@@ -65,14 +65,16 @@ def test_a_job_that_was_begun_before_is_never_taken_back():
     with unchanged():
         given: dict[str, Any] = {"shards": [it.shard], "job_ids": [it.job_id], "reason": "edited"}
         assert withdraw.withdraw_jobs(**given, actor="user:otto", now=it.now) == set()
-        assert withdraw.let_late_jobs(shards=[it.shard], job_ids=[it.job_id], now=it.now) == set()
+        assert (
+            withdraw.let_late_jobs(shards=[it.shard], until={it.job_id: None}, now=it.now) == set()
+        )
 
 
 def test_a_missed_job_is_let_run_late():
     it = stand(Start.DUE)
     DueEntry.objects.filter(pk=it.job_id).update(misfire_at=it.now)
     with watching() as change:
-        assert withdraw.let_late_jobs(shards=[it.shard], job_ids=[it.job_id], now=it.now) == {
+        assert withdraw.let_late_jobs(shards=[it.shard], until={it.job_id: None}, now=it.now) == {
             it.job_id
         }
     assert change.events == []
@@ -82,4 +84,4 @@ def test_a_missed_job_is_let_run_late():
 def test_nothing_asked_is_nothing_done(django_assert_num_queries):
     with django_assert_num_queries(0):
         assert withdraw.withdraw_jobs(shards=[], job_ids=[], reason="edited", actor="x") == set()
-        assert withdraw.let_late_jobs(shards=[], job_ids=[]) == set()
+        assert withdraw.let_late_jobs(shards=[], until={}) == set()

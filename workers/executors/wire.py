@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -46,12 +47,15 @@ def receive(link: socket.socket) -> dict[str, Any]:
 
 def pack_taken(taken: Taken) -> dict[str, Any]:
     """An attempt as JSON."""
-    return {**taken._asdict(), **{name: str(getattr(taken, name)) for name in IDS}}
+    told = {**taken._asdict(), **{name: str(getattr(taken, name)) for name in IDS}}
+    return {**told, "fire_at": taken.fire_at and taken.fire_at.isoformat()}
 
 
 def unpack_taken(told: dict[str, Any]) -> Taken:
     """The attempt again."""
-    return Taken(**{**told, **{name: UUID(told[name]) for name in IDS}})
+    ids = {name: UUID(told[name]) for name in IDS}
+    fire_at = told["fire_at"] and datetime.fromisoformat(told["fire_at"])
+    return Taken(**{**told, **ids, "fire_at": fire_at})
 
 
 def pack_outcome(outcome: AttemptOutcome) -> dict[str, Any]:

@@ -1,0 +1,155 @@
+"""Calendars of business days: create, replace by the next edition, delete.
+
+Schedules that follow a calendar get a new version soon after, see `revision`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F
+
+from jobs.clock import database_now
+from jobs.database import atomically
+from jobs.errors import CalendarInUse, InvalidField, NotFound, ValidationFailed
+from jobs.models import Calendar, ScheduleVersion, Tenant
+from jobs.policies.holidays import FIRST, LAST, parse_days, parse_weekend, read_ics
+from jobs.services.requests import read_fields, text
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarRequest:
+    """A well-formed request: closed dates with their names, and weekdays that are always closed."""
+
+    name: str
+    days: dict[str, str]
+    weekend: list[str]
+
+
+def parse_calendar(
+    fields: Mapping[str, Any], *, today: date, pointer: str = ""
+) -> CalendarRequest:
+    """Check every field of a calendar.
+
+    Args:
+        fields: `name`; `days` as {"2027-12-25": "Christmas"}; `weekend` as ["sat", "sun"]; `ics`, the text of a
+            calendar file, whose events of whole days are added for the years from the last one to ten years on.
+        today: Where those years are counted from.
+        pointer: Where the fields stand in the body.
+
+    Raises:
+        ValidationFailed: Lists every faulty field.
+    """
+    first = max(FIRST, date(today.year - 1, 1, 1))
+    last = min(LAST, date(today.year + 10, 12, 31))
+
+    def ics(value: Any, place: str) -> dict[str, str]:
+        if not isinstance(value, str):
+            raise InvalidField(place, "wrong_type", "must be a text")
+        return read_ics(value, first=first, last=last, pointer=place)
+
+    parsers = {"name": text(100), "days": parse_days, "weekend": parse_weekend, "ics": ics}
+    values, faults = read_fields(fields, parsers, what="a calendar", pointer=pointer)
+    if "name" not in fields:
+        faults.append(InvalidField(f"{pointer}/name", "required", "is required"))
+    if faults:
+        raise ValidationFailed(faults)
+    days = {**values.get("ics", {}), **values.get("days", {})}
+    return CalendarRequest(values["name"], dict(sorted(days.items())), values.get("weekend", []))
+
+
+def find_calendar(*, tenant_id: int, name: str) -> Calendar:
+    """The newest edition.
+
+    Raises:
+        NotFound: There is no such calendar of this tenant.
+    """
+    found = Calendar.objects.filter(tenant=tenant_id, name=name, replaced_at=None).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def list_calendars(*, tenant_id: int) -> list[Calendar]:
+    """The newest editions, by name."""
+    return list(Calendar.objects.filter(tenant=tenant_id, replaced_at=None).order_by("name"))
+
+
+@atomically
+def create_calendar(*, tenant: Tenant, request: CalendarRequest, actor: str) -> Calendar:
+    """The first edition.
+
+    Raises:
+        ValidationFailed: The name is in use.
+    """
+    try:
+        with transaction.atomic():
+            return _store(tenant, request, actor, 1)
+    except IntegrityError:
+        fault = InvalidField("/name", "in_use", "another calendar has this name")
+        raise ValidationFailed([fault]) from None
+
+
+@atomically
+def replace_calendar(
+    *, tenant: Tenant, request: CalendarRequest, actor: str, now: datetime | None = None
+) -> Calendar:
+    """The next edition; firings to come of schedules that follow it are decided anew within seconds.
+
+    Args:
+        tenant: Owner.
+        request: All of it; its name says which.
+        actor: Who asks.
+        now: Aware UTC; default is the database clock.
+
+    Raises:
+        NotFound: There is no such calendar of this tenant.
+    """
+    old = _locked(tenant, request.name)
+    old.replaced_at = now or database_now()
+    old.save(update_fields=["replaced_at"])
+    return _store(tenant, request, actor, old.number + 1)
+
+
+@atomically
+def delete_calendar(*, tenant: Tenant, name: str, now: datetime | None = None) -> None:
+    """Gone for new schedules.
+
+    Raises:
+        NotFound: There is no such calendar of this tenant.
+        CalendarInUse: A schedule follows it.
+    """
+    old = _locked(tenant, name)
+    using = ScheduleVersion.objects.filter(
+        calendar__tenant=tenant,
+        calendar__name=name,
+        schedule__deleted_at=None,
+        schedule__version=F("number"),
+    )
+    if (first := using.select_related("schedule").first()) is not None:
+        raise CalendarInUse(f"The schedule {first.schedule.name} follows it.")
+    old.replaced_at = now or database_now()
+    old.save(update_fields=["replaced_at"])
+
+
+def _locked(tenant: Tenant, name: str) -> Calendar:
+    editions = Calendar.objects.select_for_update().filter(tenant=tenant, name=name)
+    found = editions.filter(replaced_at=None).first()
+    if found is None:
+        raise NotFound
+    return found
+
+
+def _store(tenant: Tenant, request: CalendarRequest, actor: str, number: int) -> Calendar:
+    return Calendar.objects.create(
+        tenant=tenant,
+        name=request.name,
+        number=number,
+        days=request.days,
+        weekend=request.weekend,
+        created_by=actor,
+    )
