@@ -554,4 +554,10 @@ def go_on(log: Path) -> None:
 
 
 def unfinished() -> bool:
-    return Job.objects.exclude(status__in=FINISHED).exists() or DueEntry.objects.exists()
+    """Whether anything is still to be done in this hour: jobs that schedules made for later years are not."""
+    later = Now() + timedelta(hours=1)
+    waiting = DueEntry.objects.filter(due_at__lt=later)
+    return (
+        waiting.exists()
+        or Job.objects.exclude(status__in=FINISHED).filter(due_at__lt=later).exists()
+    )

@@ -47,6 +47,7 @@ def rule(minute: str) -> dict[str, Any]:
         "name": "hourly",
         "cron": f"{minute} * * * *",
         "misfire": "skip",
+        "starts_at": IN_TIME.isoformat(),  # a scheduler of today makes nothing of it
         "job": {"handler": CHARGE},
     }
 
