@@ -146,7 +146,9 @@ def _days_of(event: CalendarEvent, first: date, last: date) -> Iterator[date]:
     begin = event.start
     if isinstance(begin, datetime) or event.get("STATUS") == "CANCELLED":
         return
-    length = max(1, (event.end - begin).days)
+    length = (event.end - begin).days
+    if length < 1:
+        raise ValueError(f"an event ends on {event.end}, before it has begun")
     for start in _starts(event, begin, first - timedelta(days=length), last):
         for number in range(min(length, MOST_DAYS)):
             day = start + timedelta(days=number)
