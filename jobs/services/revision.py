@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
+
+from django.db.models import Max
 
 from jobs import telemetry
 from jobs.clock import NOW_SQL
 from jobs.conf import conf
 from jobs.database import atomically, commits, rows
-from jobs.models import Schedule, ScheduleVersion
+from jobs.models import Occurrence, Schedule, ScheduleVersion
+from jobs.policies.intervals import Every
 from jobs.policies.recurrence import expand
 from jobs.policies.timing import Timing
-from jobs.policies.zones import ZONE_DATA
+from jobs.policies.zones import WIDEST_SECONDS, ZONE_DATA
 from jobs.queries.schedules import HOLDS_NOW, StoredSchedule, lock_schedule
 from jobs.services.replacing import Ahead, decided_ahead, take_back
 from jobs.services.timings import defaults, timing_of
+from jobs.states import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -83,19 +87,24 @@ def revise(
     Raises:
         ValidationFailed: What holds now is no policy.
     """
-    number = stored.version
     if why != "zone_data":
-        number = _next_version(stored, why, actor)
+        _next_version(stored, why, actor)
     fresh = _again(stored, now)
+    timing = timing_of(fresh)
     ahead = decided_ahead(stored.id, stored.read_at)
-    moved, missing = _differing(fresh, timing_of(fresh), ahead)
+    moved, missing = _differing(fresh, timing, ahead)
     taken = take_back(moved, why, actor, stored.read_at)
     if (taken or missing) and why == "zone_data":
-        number = _next_version(stored, why, actor)
+        _next_version(stored, why, actor)
+    since = min(stored.expanded_until, stored.read_at)
+    if taken and fresh.timezone == stored.timezone:
+        since = _before_overtaken(fresh, timing, since)
+    ScheduleVersion.objects.filter(schedule=stored.id, number__gt=stored.version).update(
+        since=since
+    )
     Schedule.objects.filter(pk=stored.id).update(
-        version=number,
         zone_data=ZONE_DATA,
-        expanded_until=min(stored.expanded_until, stored.read_at),
+        expanded_until=since,
         runs=max(0, stored.runs - sum(one.job_id is not None for one in taken)),
     )
     log.info(
@@ -105,13 +114,33 @@ def revise(
     return _again(stored, now)
 
 
+def _before_overtaken(fresh: StoredSchedule, timing: Timing, since: datetime) -> datetime:
+    """Some slots were still to come, and by what holds now their time is over: back to before the first of them.
+
+    They are missed, not lost. What follows elapsed time has no slots that move.
+    """
+    rule = timing.recurrence.rule
+    if isinstance(rule, Every) or rule.is_interval:
+        return since
+    decided = Occurrence.objects.filter(
+        schedule=fresh.id, known_at__lte=fresh.read_at, caught_up=False
+    ).exclude(verdict=Verdict.SUPERSEDED)
+    last = decided.aggregate(last=Max("slot"))["last"] or ""
+    first = ScheduleVersion.objects.get(schedule=fresh.id, number=1).since
+    begin = max(first, fresh.read_at - timedelta(seconds=WIDEST_SECONDS))
+    for one in expand(timing.recurrence, *timing.within(begin, fresh.read_at)):
+        if one.slot.isoformat() > last:
+            return min(since, one.known_at - timedelta(seconds=1))
+    return since
+
+
 def _again(stored: StoredSchedule, now: datetime | None) -> StoredSchedule:
     found = lock_schedule(schedule_id=stored.id, defaults=defaults(), now=now)
     assert found is not None, "its row is locked"  # noqa: S101
     return found
 
 
-def _next_version(stored: StoredSchedule, why: str, actor: str) -> int:
+def _next_version(stored: StoredSchedule, why: str, actor: str) -> None:
     """A copy of the version in force, with what holds now."""
     version = ScheduleVersion.objects.get(schedule=stored.id, number=stored.version)
     version.pk, version.number = None, stored.version + 1
@@ -121,7 +150,6 @@ def _next_version(stored: StoredSchedule, why: str, actor: str) -> int:
     version.since, version.created_at = min(stored.expanded_until, stored.read_at), stored.read_at
     version.save(force_insert=True)
     Schedule.objects.filter(pk=stored.id).update(version=version.number)
-    return version.number
 
 
 def _differing(

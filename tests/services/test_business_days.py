@@ -56,7 +56,12 @@ def due(schedule: Schedule) -> list[tuple[str, str, str, str | None]]:
     """(slot, verdict, reason, due)"""
     rows = Occurrence.objects.filter(schedule=schedule).order_by("slot")
     return [
-        (row.slot[5:16], row.verdict, row.reason, row.due_at and f"{row.due_at:%m-%dT%H:%M}")
+        (
+            row.slot[5:16],
+            row.verdict,
+            row.reason,
+            f"{row.due_at:%m-%dT%H:%M}" if row.due_at else None,
+        )
         for row in rows
     ]
 
@@ -156,7 +161,7 @@ def test_a_new_edition_decides_anew_what_nobody_has_claimed() -> None:
     schedule = create(FRIDAY, cron="30 8 * * *", calendar="works")
     assert waiting(schedule) == ["05-07T08:30"]
     replace(weekend=["sat", "sun"], days={"2027-05-07": "Strike"})
-    marked = {"shards": all_shards(), "now": FRIDAY}
+    marked: dict[str, Any] = {"shards": all_shards(), "now": FRIDAY}
     assert mark_stale_schedules(**marked) == 1
     expand_all(FRIDAY)
     assert ledger(schedule) == [("05-07T08:30", "skipped", "calendar")]

@@ -114,7 +114,7 @@ def test_queue_waits_for_its_turn_and_the_misfire_policy_keeps_the_queue_short()
     assert not claim(second, NOON + 20 * MINUTE)
     assert decide(NOON + 20 * MINUTE) == 0
     # A minute later it is late and goes on waiting; ten minutes later the next one has overtaken it.
-    judge = {"shards": all_shards(), "actor": SCHEDULER}
+    judge: dict[str, Any] = {"shards": all_shards(), "actor": SCHEDULER}
     assert judge_missed_jobs(**judge, now=NOON + 21 * MINUTE) == 1
     assert ledger(schedule)[1] == ("05-03T12:20", "pending", "")
     assert DueEntry.objects.get(pk=second.pk).misfire_at == NOON + 22 * MINUTE
