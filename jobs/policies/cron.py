@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import merge
 from itertools import groupby
 from typing import NoReturn
@@ -34,6 +35,7 @@ ALIASES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+EVERY_DAY = "0 0 * * *"
 MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # the most that each has
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
@@ -139,20 +141,29 @@ class CronRule:
             rules.append(f"0 0 * {months} {','.join(weekdays)}")
         return tuple(rules) or (f"0 0 * {months} *",)
 
-    @staticmethod
-    def _walk(rule: str, begin: int, end: int) -> Iterator[int]:
-        first = EPOCH + timedelta(seconds=begin // DAY * DAY)
-        years = (end - begin) // (365 * DAY) + 2
-        dates = croniter(rule, first - timedelta(seconds=1), max_years_between_matches=years)
-        while True:
-            try:
-                found: datetime = dates.get_next(datetime)
-            except CroniterBadDateError:
-                return  # none for longer than was asked
-            day = (found - EPOCH) // timedelta(seconds=1)
-            if day >= end:
-                return
-            yield day
+    def _walk(self, rule: str, begin: int, end: int) -> Iterator[int]:
+        first = begin // DAY * DAY
+        if rule == EVERY_DAY:
+            yield from range(first, end, DAY)
+            return
+        start, stop = (EPOCH + timedelta(seconds=one) for one in (first, end - 1))
+        for count in range(start.year * 12 + start.month - 1, stop.year * 12 + stop.month):
+            if count % 12 + 1 in self.months:
+                for day in _dates_of_month(rule, count // 12, count % 12 + 1):
+                    if first <= day < end:
+                        yield day
+
+
+@lru_cache(maxsize=16_384)
+def _dates_of_month(rule: str, year: int, month: int) -> tuple[int, ...]:
+    """Midnights that a plain rule matches. Many schedules share few of these rules, and walking is what costs."""
+    begin = datetime(year, month, 1)  # noqa: DTZ001
+    dates = croniter(rule, begin - timedelta(seconds=1), max_years_between_matches=1)
+    found = []
+    with suppress(CroniterBadDateError):  # none for longer than was asked
+        while (date := dates.get_next(datetime)).month == month and date.year == year:
+            found.append((date - EPOCH) // timedelta(seconds=1))
+    return tuple(found)
 
 
 def parse_cron(text: object, pointer: str = "/cron") -> CronRule:

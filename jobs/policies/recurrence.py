@@ -95,7 +95,8 @@ def expand(
     high = min(_seconds(until), LAST)
     rule = schedule.rule
     per_day = DAY / rule.seconds if isinstance(rule, Every) else rule.per_day
-    step = round(min(max(STEP_FIRINGS / per_day, 1 / 1440), 366) * DAY)
+    most = round(min(max(STEP_FIRINGS / per_day, 1 / 1440), 366) * DAY)
+    step = max(most // 100, 1)  # many callers want no more than the first one or two
     while low < high:
         end = min(low + step, high)
         found = _step(schedule, low, end)
@@ -103,7 +104,7 @@ def expand(
             yield from found
         else:
             yield from (one for one in found if one.fire_at is not None)
-        low = end
+        low, step = end, min(4 * step, most)
 
 
 def _step(schedule: Recurrence, low: int, high: int) -> list[Firing]:
