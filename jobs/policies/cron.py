@@ -130,6 +130,8 @@ class CronRule:
     @cached_property
     def _date_rules(self) -> tuple[str, ...]:
         months = "*" if len(self.months) == 12 else _listed(self.months)
+        if len(self.days or ()) == 31 or len(self.weekdays or ()) == 7:
+            return (f"0 0 * {months} *",)  # every date, spelled out
         rules = []
         if self.days is not None or self.last_day:
             days = [*map(str, self.days or ()), *(["L"] if self.last_day else [])]
