@@ -40,6 +40,7 @@ from jobs.queries.fleet import start_tokens
 from jobs.queries.history import JobDetail, is_remark, job_detail, job_events
 from jobs.queries.lists import plain_time
 from jobs.queries.pauses import Paused, pauses_in_force
+from jobs.queries.schedules import SCHEDULE_KEY
 from jobs.states import EventKind, JobStatus
 
 NEWEST_EVENTS = 200
@@ -174,7 +175,9 @@ class _Waiting:
             used, holders = holders_of_key(own, job.tenant_id, job.concurrency_key)
             if used >= limit:
                 words = (
-                    f"{used} of {limit} jobs with the concurrency key {job.concurrency_key!r} run"
+                    "an earlier run of its schedule is still under way"
+                    if job.concurrency_key.startswith(SCHEDULE_KEY)
+                    else f"{used} of {limit} jobs with the concurrency key {job.concurrency_key!r} run"
                 )
                 yield _limit("concurrency_key", words, used, limit, holders)
         handler = self._found.handlers.get(job.handler)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from jobs.clock import database_now
 from jobs.errors import ValidationFailed
 from jobs.models import DueEntry, Job, JobEvent, Lease, Occurrence, Schedule
+from jobs.queries.why import why
 from jobs.services.missed import decide_running, judge_missed_jobs, settle_occurrences
 from jobs.services.outcomes import AttemptOutcome, Ending, report_outcomes
 from jobs.services.schedules import trigger_schedule
@@ -22,6 +24,7 @@ from tests.factories import (
     all_shards,
     make_handler,
     make_pool,
+    make_scheduler,
     make_tenant,
     make_worker,
     take,
@@ -168,6 +171,19 @@ def test_cancel_running_ends_what_no_worker_has_begun() -> None:
     assert claim(second, late)
     settle_occurrences(shards=all_shards(), now=late)
     assert [verdict for _, verdict, _ in ledger(schedule)][:2] == ["ran", "ran"]
+
+
+def test_the_one_that_waits_says_for_what() -> None:
+    make_scheduler()
+    schedule = create(database_now() - 30 * MINUTE, cron="*/10 * * * *", on_running="queue")
+    first, second = jobs_of(schedule)[:2]
+    late = database_now()
+    DueEntry.objects.update(misfire_at=late + 10 * MINUTE)
+    assert claim(first, late)
+    assert not claim(second, late)
+    told = why(shard=second.shard, job_id=second.pk)
+    (reason,) = [one for one in told if one.code == "concurrency_key"]
+    assert reason.sentence == "blocked: an earlier run of its schedule is still under way"
 
 
 def test_allow_runs_beside_the_earlier_one() -> None:
