@@ -189,8 +189,9 @@ class Occurrence(models.Model):
     class Meta:
         ordering = ["schedule", "-slot"]
         constraints = [
+            # With the zone: a schedule that moves to another one meets times of day again that it has had.
             models.UniqueConstraint(
-                fields=["schedule", "slot", "number"], name="occurrence_slot_once"
+                fields=["schedule", "timezone", "slot", "number"], name="occurrence_slot_once"
             ),
             models.UniqueConstraint(
                 fields=["schedule", "fire_at"],

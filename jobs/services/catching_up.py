@@ -77,16 +77,19 @@ def catch_up(
         raise ScheduleInvalid([InvalidField("/until", "out_of_range", reason)])
     found = [one for one in found if one.known_at >= begin]
     open_ones = [one for one in found if timing.due_at(one) is not None]
-    decisions = {
-        (one.slot.isoformat(), one.number): Decision(one, Verdict.PENDING, moment)
-        for one in open_ones
-    }
-    keys = reopen_occurrences(dict.fromkeys(decisions, moment), schedule_id=schedule_id, now=now)
-    told = [occurrence_of(stored, timing, one, caught_up=True) for one in decisions.values()]
+    decisions = [Decision(one, Verdict.PENDING, moment) for one in open_ones]
+    instants = [one.firing.known_at for one in decisions]
+    again = reopen_occurrences(dict.fromkeys(instants, moment), schedule_id=schedule_id, now=now)
+    told = [occurrence_of(stored, timing, one, caught_up=True) for one in decisions]
     new = record_occurrences(told, now=now)
-    keys |= {(slot, number): key for (_, slot, number), key in new.items()}
-    make_jobs(
-        [wanted_job(stored, request, decisions[slot], key, None) for slot, key in keys.items()],
-        actor,
-    )
-    return CaughtUp(len(keys), len(open_ones) - len(keys), len(found) - len(open_ones))
+    jobs = [
+        wanted_job(stored, request, one, key, None)
+        for one in decisions
+        if (key := again.get(one.firing.known_at) or new.get(_identity(stored.id, one)))
+    ]
+    make_jobs(jobs, actor)
+    return CaughtUp(len(jobs), len(open_ones) - len(jobs), len(found) - len(open_ones))
+
+
+def _identity(schedule_id: UUID, decision: Decision) -> tuple[UUID, str, int]:
+    return schedule_id, decision.firing.slot.isoformat(), decision.firing.number

@@ -51,8 +51,8 @@ from jsonb_to_recordset(%(found)s::jsonb) as found(schedule_id uuid, shard small
     on_gap text, on_overlap text, zone_data text, caught_up boolean)
 where not exists (select from jobs_occurrence other where other.schedule_id = found.schedule_id
     and other.fire_at = found.fire_at and other.verdict <> 'superseded'
-    and (other.slot, other.number) <> (found.slot, found.number))
-on conflict (schedule_id, slot, number) do update set version = excluded.version, fire_at = excluded.fire_at,
+    and (other.timezone, other.slot, other.number) <> (found.timezone, found.slot, found.number))
+on conflict (schedule_id, timezone, slot, number) do update set version = excluded.version, fire_at = excluded.fire_at,
     known_at = excluded.known_at, resolution = excluded.resolution, due_at = excluded.due_at, verdict = excluded.verdict, reason = excluded.reason,
     timezone = excluded.timezone, on_gap = excluded.on_gap, on_overlap = excluded.on_overlap,
     zone_data = excluded.zone_data, caught_up = excluded.caught_up, decided_at = excluded.decided_at, job_id = null, job_shard = null
@@ -74,10 +74,10 @@ returning occurrence.id"""
 REOPEN = f"""
 update jobs_occurrence occurrence set verdict = 'pending', reason = '', caught_up = true, due_at = wanted.due_at,
     job_id = null, job_shard = null, decided_at = {NOW_SQL}
-from jsonb_to_recordset(%(wanted)s::jsonb) as wanted(slot text, number smallint, due_at timestamptz)
-where occurrence.schedule_id = %(schedule)s and occurrence.slot = wanted.slot and occurrence.number = wanted.number
-    and occurrence.verdict in ('skipped', 'dropped') and occurrence.fire_at is not null
-returning occurrence.slot, occurrence.number, occurrence.id"""
+from jsonb_to_recordset(%(wanted)s::jsonb) as wanted(fire_at timestamptz, due_at timestamptz)
+where occurrence.schedule_id = %(schedule)s and occurrence.fire_at = wanted.fire_at
+    and occurrence.verdict in ('skipped', 'dropped')
+returning occurrence.fire_at, occurrence.id"""
 
 FORGET = "delete from jobs_occurrence where id = any(%(ids)s::bigint[]) and verdict = 'superseded' returning id"
 
@@ -137,26 +137,26 @@ def judge_occurrences(
 
 
 def reopen_occurrences(
-    due_at: Mapping[tuple[str, int], datetime], *, schedule_id: UUID, now: datetime | None = None
-) -> dict[tuple[str, int], int]:
+    due_at: Mapping[datetime, datetime], *, schedule_id: UUID, now: datetime | None = None
+) -> dict[datetime, int]:
     """skipped or dropped → pending: somebody wants it to run after all. The caller has the schedule locked.
 
     Args:
-        due_at: (slot, number) → when its job is due.
+        due_at: Instant at which it fired → when its job is due.
         schedule_id: Of all of them.
         now: Aware UTC; default is the database clock.
 
     Returns:
-        (slot, number) → key of the row, of those that had not run.
+        Instant → key of the row, of those that had not run.
     """
     wanted = [
-        {"slot": slot, "number": number, "due_at": due.isoformat()}
-        for (slot, number), due in due_at.items()
+        {"fire_at": fire_at.isoformat(), "due_at": due.isoformat()}
+        for fire_at, due in due_at.items()
     ]
     if not wanted:
         return {}
     params = {"wanted": json.dumps(wanted), "schedule": schedule_id, "now": now}
-    return {(slot, number): key for slot, number, key in rows(REOPEN, params)}
+    return dict(rows(REOPEN, params))
 
 
 def forget_occurrences(keys: Sequence[int]) -> None:

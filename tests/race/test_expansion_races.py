@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from jobs.errors import NotPaused
-from jobs.models import Job, Occurrence, Schedule
+from jobs.models import Job, Occurrence, Schedule, ScheduleVersion, Tenant
 from jobs.policies.cron import parse_cron
 from jobs.policies.recurrence import Recurrence, expand
+from jobs.services.catching_up import catch_up
 from jobs.services.expansion import expand_schedules
 from jobs.services.missed import judge_missed_jobs
+from jobs.services.revision import mark_stale_schedules
 from jobs.services.schedule_requests import parse_schedule
 from jobs.services.schedules import (
     delete_schedule,
@@ -28,6 +30,7 @@ from tests.support.race import RACES, ROUNDS, Team
 
 pytestmark = RACES
 
+SECOND = timedelta(seconds=1)
 BEGIN = datetime(2031, 5, 1, 12, tzinfo=UTC)
 SCHEDULES = 5
 DEAD = {"cancelled"}
@@ -130,6 +133,56 @@ def test_f23_a_deleted_schedule_leaves_nothing_that_is_to_come() -> None:
             )
         rows = Occurrence.objects.filter(schedule=schedule, verdict="pending")
         assert [row.fire_at for row in rows if row.fire_at and row.fire_at > now] == []
+
+
+def test_f23_a_policy_that_changes_while_it_is_expanded_leaves_no_hole_and_no_double() -> None:
+    schedule = make_schedule(cron="*/7 1-23 * * *", misfire="all", now=BEGIN)
+    zones = ("Asia/Kolkata", "Europe/Berlin", "UTC")
+    now = BEGIN
+    with Team(3) as team:
+        for number in range(ROUNDS // 4):
+            now += timedelta(minutes=(5, 31)[number % 2])
+            Tenant.objects.update(timezone=zones[number % 3])
+
+            def refresh(now: datetime = now) -> object:
+                mark_stale_schedules(shards=all_shards(), now=now)
+                return expand_round(now)
+
+            team.together(*[refresh] * 3)
+            assert_one_job_each(schedule)
+            schedule.refresh_from_db()
+            rows = Occurrence.objects.filter(schedule=schedule).exclude(verdict="superseded")
+            coming = sorted(row.fire_at for row in rows if row.fire_at and row.fire_at > now)
+            rule = Recurrence(parse_cron("*/7 1-23 * * *"), zones[number % 3])
+            window = now, schedule.expanded_until
+            assert coming == [one.fire_at for one in expand(rule, *window)]
+    versions = ScheduleVersion.objects.filter(schedule=schedule).values_list("number", flat=True)
+    assert sorted(versions) == list(range(1, schedule.version + 1))
+
+
+def test_f22_catching_up_against_expansions_gives_each_firing_one_job() -> None:
+    schedule = make_schedule(cron="*/7 * * * *", misfire="skip", now=BEGIN)
+    who: dict[str, Any] = {
+        "tenant": schedule.tenant,
+        "schedule_id": schedule.pk,
+        "actor": "user:anna",
+    }
+    now = BEGIN
+    with Team(4) as team:
+        for number in range(ROUNDS // 4):
+            before, now = now, now + timedelta(minutes=(5, 31, 90)[number % 3])
+            again = partial(catch_up, **who, begin=before + SECOND, until=now, now=now)
+            team.together(again, again, *[partial(expand_round, now)] * 2)
+            assert_one_job_each(schedule)
+    while expand_schedules(shards=all_shards(), actor=SCHEDULER, now=now).more:
+        pass
+    # What was to run in time when it was asked for, and was missed afterwards.
+    catch_up(**who, begin=now - timedelta(hours=12), until=now, now=now)
+    assert_one_job_each(schedule)
+    assert_ledger_is_the_calendar(schedule, "*/7 * * * *", BEGIN)
+    recent = now - timedelta(hours=12)
+    rows = Occurrence.objects.filter(schedule=schedule, fire_at__range=(recent, now))
+    assert {row.verdict for row in rows} == {"pending"}  # nothing of it was left out
 
 
 def test_a_schedule_that_goes_on_cannot_be_resumed_by_two() -> None:

@@ -186,6 +186,26 @@ def test_a_changed_zone_of_the_tenant_replaces_what_is_to_come() -> None:
     assert len(Job.objects.filter(schedule_id=schedule.pk, status="scheduled")) == 1
 
 
+def test_kf14_a_schedule_that_moves_west_meets_its_times_of_day_again() -> None:
+    """09:00 in Kolkata has been today; 09:00 in New York is still to come, and is another firing."""
+    begin = utc("2027-05-03T03:00:00Z")
+    schedule = create(begin, cron="0 9 * * *", timezone="Asia/Kolkata")
+    assert waiting(schedule) == ["05-03T03:30"]
+    edit(schedule, begin + 3 * HOUR, cron="0 9 * * *", timezone="America/New_York")
+    for hours in range(3, 12):
+        expand_all(begin + hours * HOUR)
+    assert instants(schedule)[1:] == [("05-03T09:00", "05-03T13:00", "pending")]
+    by_tenant = create(begin, name="other", cron="0 9 * * *", timezone=None)
+    assert waiting(by_tenant) == []
+    for number, key in enumerate(("Asia/Kolkata", "Europe/Berlin", "America/New_York")):
+        Tenant.objects.update(timezone=key)
+        for hours in range(3 * number, 3 * number + 4):
+            refresh(begin + hours * HOUR)
+    expand_all(begin + 10 * HOUR)
+    fired = [at for _, at, verdict in instants(by_tenant) if verdict != "superseded"]
+    assert fired == ["05-03T03:30", "05-03T07:00", "05-03T13:00"]
+
+
 def test_kf16_a_tenant_policy_that_is_none_flags_the_schedule_and_not_its_neighbours() -> None:
     bad = create(name="bad", cron="*/20 * * * *")
     good = create(tenant=make_tenant("other"), name="good", cron="*/20 * * * *")
