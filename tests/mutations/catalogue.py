@@ -5,10 +5,10 @@ A change names its old text exactly. When that code moves on, the list fails unt
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from tests.mutations.changes import ROOT, Change, Mutation, mutation
+from tests.mutations.schedules import SCHEDULE_MUTATIONS
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+__all__ = ["MUTATIONS", "ROOT", "Change", "Mutation"]
 
 # Where tests live; a name alone runs the whole file.
 MACHINE = "tests/stateful/test_state_machine.py"
@@ -24,40 +24,6 @@ FAIRNESS, SHARES = "tests/unit/test_fairness.py", "tests/services/test_dispatch_
 HISTORY, VERIFYING = "tests/unit/test_history.py", "tests/services/test_verifying.py"
 SNAPSHOTS = "tests/engine/test_old_snapshots.py"
 PROCESSES, COROUTINES = "tests/workers/test_processes.py", "tests/workers/test_coroutines.py"
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One replacement in one file; `old` occurs in it exactly once."""
-
-    file: str
-    old: str
-    new: str
-
-    def applied(self, folder: Path) -> str:
-        """The file with the change made.
-
-        Raises:
-            ValueError: The old text is not there, or not once.
-        """
-        text = (folder / self.file).read_text()
-        if (times := text.count(self.old)) != 1:
-            raise ValueError(f"{self.file} has {times} times: {self.old}")
-        return text.replace(self.old, self.new)
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """A fault by name, the changes that make it, and the tests of which at least one must fail."""
-
-    name: str
-    changes: tuple[Change, ...]
-    tests: tuple[str, ...]
-
-
-def mutation(name: str, file: str, old: str, new: str, *tests: str) -> Mutation:
-    """A fault of one change."""
-    return Mutation(name, (Change(file, old, new),), tests)
 
 
 T = "jobs/transitions/"
@@ -785,4 +751,5 @@ SEEN = [0.0]""",
         "lease=None,",
         VERIFYING,
     ),
+    *SCHEDULE_MUTATIONS,
 )

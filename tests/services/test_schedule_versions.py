@@ -16,6 +16,7 @@ from jobs.policies import zones
 from jobs.policies.zones import ZONE_DATA, zone
 from jobs.services import expansion, firings, revision
 from jobs.services import schedules as schedules_module
+from jobs.services.calendars import create_calendar, parse_calendar
 from jobs.services.catching_up import MOST_FIRINGS, catch_up
 from jobs.services.missed import settle_occurrences
 from jobs.services.revision import mark_stale_schedules
@@ -331,7 +332,18 @@ def test_both_ends_of_the_range_count() -> None:
     assert caught_up(schedule, NOON - 3 * HOUR, NOON - HOUR, NOON) == (3, 0, 0)
 
 
-def test_catching_up_stays_clear_of_closed_days_and_of_a_pause() -> None:
+def test_catching_up_stays_clear_of_closed_days() -> None:
+    request = parse_calendar({"name": "works", "weekend": ["sat", "sun"]}, today=NOON.date())
+    create_calendar(tenant=make_tenant(), request=request, actor="user:anna")
+    schedule = create(cron="0 9 * * *", calendar="works")
+    week = NOON - timedelta(days=7)
+    assert caught_up(schedule, week, NOON, NOON) == (5, 0, 2)
+    assert [slot[:5] for slot, _, _ in ledger(schedule)] == [
+        "04-27", "04-28", "04-29", "04-30", "05-03",
+    ]  # fmt: skip
+
+
+def test_catching_up_is_not_undone_by_a_pause() -> None:
     schedule = create(cron="0 * * * *", on_running="skip")
     who: dict[str, Any] = {
         "tenant": make_tenant(), "schedule_id": schedule.pk, "actor": "user:anna",
