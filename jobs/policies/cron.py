@@ -37,8 +37,8 @@ ALIASES = {
 }
 EVERY_DAY = "0 0 * * *"
 MONTH_DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)  # the most that each has
-_MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
-_WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
+MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+WEEKDAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class _Field:
 
 _SECOND, _MINUTE, _HOUR = _Field("second", 0, 59), _Field("minute", 0, 59), _Field("hour", 0, 23)
 _DAY = _Field("day-of-month", 1, 31, is_day=True)
-_MONTH = _Field("month", 1, 12, _MONTHS)
-_WEEKDAY = _Field("day-of-week", 0, 6, _WEEKDAYS, is_day=True)  # 7 is read as Sunday
+_MONTH = _Field("month", 1, 12, MONTHS)
+_WEEKDAY = _Field("day-of-week", 0, 6, WEEKDAYS, is_day=True)  # 7 is read as Sunday
 
 _VALUE = "([0-9]+|[A-Z]{3})"
 _ITEM = re.compile(rf"(?:(\*)|{_VALUE}(?:-{_VALUE})?)(?:/([0-9]+))?")
