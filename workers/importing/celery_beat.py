@@ -91,7 +91,8 @@ def _rule(row: Row) -> str:
     if solar := row.get("solar"):
         return f"solar {solar['event']}"
     if clocked := row.get("clocked"):
-        return f"once at {clocked['clocked_time']}"
+        moment = _time(clocked, "clocked_time")
+        return f"once at {format_time(moment)}" if moment else "once"
     return ""
 
 

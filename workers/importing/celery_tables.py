@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import psycopg
 from psycopg.rows import dict_row
@@ -32,7 +32,7 @@ def read_tables(url: str) -> list[Row]:
     Raises:
         Unreadable: There is no such database, or it has no such tables. The text does not repeat the URL.
     """
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0]
     if scheme in ("postgres", "postgresql"):
         return _postgresql(url)
     if scheme == "sqlite":
@@ -58,7 +58,7 @@ def _postgresql(url: str) -> list[Row]:
 
 
 def _sqlite(url: str) -> list[Row]:
-    path = urlsplit(url).path.removeprefix("/")
+    path = url.removeprefix("sqlite://").removeprefix("/")
     if not Path(path).is_file():
         raise Unreadable(
             "there is no such sqlite file (three slashes and a path, four for one from the root)"

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from jobs.policies.cron import MONTHS, WEEKDAYS, CronRule, parse_cron
-from jobs.policies.zones import Shift, shifts
+from jobs.policies.zones import shifts
 from jobs.states import OnGap, OnOverlap
 from workers.importing.entries import Finding, Kind
 
@@ -20,7 +20,7 @@ LITERAL = {"on_gap": OnGap.SKIP.value, "on_overlap": OnOverlap.BOTH.value}
 ONCE = {"on_gap": OnGap.NEXT_VALID.value, "on_overlap": OnOverlap.FIRST.value}
 _WEEKS = {tuple(range(7 * n - 6, 7 * n + 1)): n for n in range(1, 5)}
 _BARE_STEP = re.compile(r"(?:^|,)[0-9A-Za-z]+/")
-_SUNDAY_END = re.compile(r"(?i)(?:^|,)(?:[1-6]|MON|TUE|WED|THU|FRI|SAT)-(?:0|SUN)(?:/|,|$)")
+_SUNDAY_END = re.compile(r"(?i)(?:^|,)(?:[1-6]|MON|TUE|WED|THU|FRI|SAT)-SUN(?:/|,|$)")
 _CRON_FIELD = re.compile(r"[0-9A-Za-z*,/-]+")
 _NAMES = frozenset(MONTHS + WEEKDAYS)
 _LETTERS = re.compile(r"[A-Z]+")
@@ -95,7 +95,7 @@ def day_findings(text: str, *, who: str, stars_decide: bool) -> tuple[str, list[
         found.append(
             Finding(
                 "sunday_range",
-                f"{fields[4]}: a range that ends on Sunday written as 0 or SUN is empty for Debian's cron; cronie and"
+                f"{fields[4]}: a range that ends on Sunday written as SUN is empty for Debian's cron; cronie and"
                 " Duekeeper run it up to Sunday",
                 other_days=True,
             )
@@ -167,7 +167,7 @@ def cron_dst(text: str, zone: str, now: datetime) -> tuple[dict[str, str], list[
         found.append(
             Finding(
                 "dst_merged",
-                f"up to {gap} runs fall into a skipped hour: cron runs all of them after the change, here they are one",
+                f"up to {gap} runs fall together where the clock skips time: cron starts each of them after the change, here they are one",
             )
         )
     return policies, found
@@ -196,15 +196,17 @@ def _literal(who: str) -> Finding:
 
 
 def _most_slots(rule: CronRule, zone: str, now: datetime) -> tuple[int, int]:
-    """The most slots that one gap, and one overlap, of the coming 18 months touches; at most 1,000."""
+    """The most slots that one gap, and one overlap, of the coming 18 months touches; at most 1,000.
+
+    A slot at the very end of a gap counts if others fall into the gap: they would all run at that instant.
+    """
     begin = int(now.timestamp())
     most = {True: 0, False: 0}
     for move in shifts(zone, begin, begin + int(AHEAD.total_seconds())):
-        count = sum(1 for _ in islice(rule.slots(*_touched_times(move)), 1000))
+        low, high = move.at + min(move.before, move.after), move.at + max(move.before, move.after)
         ahead = move.after > move.before
+        count = sum(1 for _ in islice(rule.slots(low, high), 1000))
+        if ahead and count:
+            count += sum(1 for _ in rule.slots(high, high + 1))
         most[ahead] = max(most[ahead], count)
     return most[True], most[False]
-
-
-def _touched_times(move: Shift) -> tuple[int, int]:
-    return move.at + min(move.before, move.after), move.at + max(move.before, move.after)

@@ -147,8 +147,7 @@ def _entry(line: str, number: int, file: _File) -> Entry:
     rule, rest = _split(line)
     user, command = file.user, rest
     if file.system:
-        user, _, command = rest.partition(" ")
-        command = command.lstrip(" ")
+        user, command, *_ = [*re.split(r"[ \t]+", rest, maxsplit=1), ""]
     command, stdin = _command(command)
     zone = file.zone or file.context.zone
     facts = {"command": command, "stdin": stdin, "user": user, "file": file.place}
@@ -175,11 +174,10 @@ def _entry(line: str, number: int, file: _File) -> Entry:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The time as text with single blanks, and the rest of the line with its first blanks as one."""
+    """The time as text with single blanks, and the rest of the line as it is."""
     count = 1 if line.startswith("@") else 5
     parts = re.split(r"[ \t]+", line, maxsplit=count)
-    rest = parts[count] if len(parts) > count else ""
-    return " ".join(parts[:count]), re.sub(r"^(\S+)[ \t]+", r"\1 ", rest)
+    return " ".join(parts[:count]), parts[count] if len(parts) > count else ""
 
 
 def _command(text: str) -> tuple[str, str]:

@@ -69,7 +69,10 @@ def documents(text: str) -> Iterator[Document]:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark
             where = begin + (mark.line if mark else 0)
-            yield Document(where, fault=f"line {where}: {error.problem or 'cannot be read'}")
+            problem = error.problem or "cannot be read"
+            if error.context == "while scanning an alias":  # schedule: */5 * * * *
+                problem = "a text that begins with * must stand in quotes"
+            yield Document(where, fault=f"line {where}: {problem}")
             continue
         except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
             yield Document(
