@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import transaction
 
 from jobs.models import Job, Schedule, ScheduleVersion
+from jobs.services.schedules import create_schedule
 from tests.factories import make_handler, make_pool, make_tenant, make_worker
-from workers.importing import plan
 
 pytestmark = pytest.mark.django_db
 DATA = Path(__file__).parents[1] / "support" / "schedules"
@@ -228,17 +229,16 @@ def test_a_row_that_cannot_be_stored_stops_no_neighbour(
         (None, None),
         (None, None),
     ]
-    real = plan.create_schedule
     seen = []
 
     def fails_once(**given: Any) -> Schedule:
         seen.append(given["request"].name)
         if len(seen) == 1:
-            with plan.transaction.atomic():
+            with transaction.atomic():
                 Schedule.objects.create()  # the database refuses it
-        return real(**given)
+        return create_schedule(**given)
 
-    monkeypatch.setattr(plan, "create_schedule", fails_once)
+    monkeypatch.setattr("workers.importing.plan.create_schedule", fails_once)
     told = document(*arguments, "--apply")
     assert [one["outcome"] for one in told["entries"]] == [*["refused"] * 4, "created"]
     assert told["entries"][3]["errors"][0]["code"] == "database"
@@ -303,6 +303,22 @@ def test_a_table_of_celery_is_imported_with_its_arguments(
         )
         link.commit()
     assert outcomes(*arguments) == ["unchanged"]
+
+
+def test_next_runs_keep_to_the_time_in_which_it_runs(write: Callable[..., str]) -> None:
+    rule = {"match": {"prefix": ""}, "handler": "billing.charge"}
+    table = write("tab", "0 5 * * * a\n")
+
+    def runs(**more: str) -> list[str]:
+        mapping = write("m", {"rules": [{**rule, **more}]})
+        told = document("--crontab", table, "--timezone", "UTC", "--mapping", mapping)
+        return [one["utc"] for one in told["entries"][0]["next"]]
+
+    assert runs(starts_at="2090-01-01T05:00:00Z")[0] == "2090-01-01T05:00:00Z"
+    assert runs(starts_at="2090-01-01T05:00:00Z", ends_at="2090-01-02T00:00:00Z") == [
+        "2090-01-01T05:00:00Z"
+    ]
+    assert runs(ends_at="2001-01-01T00:00:00Z") == []
 
 
 def test_a_mapping_can_be_begun_by_the_command(write: Callable[..., str], tmp_path: Path) -> None:

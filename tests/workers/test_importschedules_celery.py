@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from django.db import connection
 
-from workers.importing.celery_beat import read_rows
+from workers.importing.celery_beat import read_rows, unwrapped
 from workers.importing.celery_tables import read_tables
 from workers.importing.entries import Context, Entry, Kind, Unreadable, Zone
 
@@ -88,7 +88,7 @@ def postgresql(committed: None) -> Iterator[str]:
         link.execute("create schema beat")
         try:
             link.execute("set search_path to beat")
-            fill(link.execute, "timestamptz")  # type: ignore[arg-type]
+            fill(link.execute, "timestamptz")
             yield f"postgresql:///{parts['dbname']}?{query}&options=-csearch_path%3Dbeat%20-ctimezone%3DUTC"
         finally:
             link.execute("drop schema beat cascade")
@@ -125,6 +125,24 @@ def test_days_of_an_interval_are_24_hours_counted_from_the_last_run(sqlite: str)
     entry = entries(sqlite)["every two days"]
     assert entry.recurrence == {"every": "48h", "anchor": "2026-12-31T07:00:01Z"}
     assert entry.fields == {"misfire": "skip", "grace_seconds": 90}
+    assert [one.code for one in entry.findings] == ["anchor", "expires", "retries"]
+
+
+@pytest.mark.parametrize(
+    ("text", "here"),
+    [
+        ("0 22-5 * * *", "0 22,23,0,1,2,3,4,5 * * *"),
+        ("0 22-5/3 * * *", "0 22,1,4 * * *"),
+        ("50-10/20 * * * *", "50,10 * * * *"),
+        ("0 9 * nov-feb *", "0 9 * 11,12,1,2 *"),
+        ("0 9 30-2 * *", "0 9 30,31,1,2 * *"),
+        ("0 9 * * friday,5-1", "0 9 * * fri,5,6,0,1"),
+        ("0 9 * * 7-1", "0 9 * * 7-1"),  # celery knows no 7
+        ("0 9 1-7 * mon-fri", "0 9 1-7 * mon-fri"),
+    ],
+)
+def test_ranges_past_the_top_are_celerys_own(text: str, here: str) -> None:
+    assert unwrapped(text) == here
 
 
 def test_what_has_no_rule_here_is_refused_by_name(sqlite: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 from jobs.errors import InvalidField
-from jobs.policies.cron import parse_cron
+from jobs.policies.cron import MONTHS, WEEKDAYS, parse_cron
 from jobs.policies.times import format_time
 from jobs.policies.zones import parse_zone
 from workers.importing.celery_tables import Row
@@ -22,6 +23,9 @@ RETRIES = Finding(
     "retries",
     "celery retries only what a task asks for; the handler's retry policy holds here",
 )
+BOUNDS = ((0, 59, ()), (0, 23, ()), (1, 31, ()), (1, 12, MONTHS), (0, 6, WEEKDAYS))
+_LONG_NAME = re.compile(r"[A-Za-z]{4,}")
+_RANGE = re.compile(r"([0-9]{1,2}|[A-Za-z]{3})-([0-9]{1,2}|[A-Za-z]{3})(?:/([0-9]{1,3}))?")
 OWN_TASK = "celery.backend_cleanup"
 
 
@@ -73,6 +77,8 @@ def _entry(row: Row, context: Context) -> Entry:
         fields, more = _fields(row)
     except _Refused as refused:
         return Entry(**common, zone=zone, refusal=refused.finding)
+    if fields["misfire"] != "latest":  # expire_seconds tells what becomes of missed runs
+        findings = [one for one in findings if one.code != "missed_runs"]
     return Entry(
         **common,
         zone=zone,
@@ -114,7 +120,8 @@ def _zone(crontab: Row) -> Zone:
 
 
 def _crontab(crontab: Row, zone: Zone, context: Context) -> tuple[dict[str, str], list[Finding]]:
-    text = " ".join(str(crontab[name]).replace(" ", "") for name in FIELDS)
+    written = " ".join(str(crontab[name]).replace(" ", "") for name in FIELDS)
+    text = unwrapped(written)
     try:
         parse_cron(text)
     except InvalidField as fault:
@@ -136,7 +143,48 @@ def _crontab(crontab: Row, zone: Zone, context: Context) -> tuple[dict[str, str]
             Kind.KEPT,
         )
     )
+    if text != written:
+        told = f"celery's notation, written here as {text}"
+        findings.append(Finding("notation", told, Kind.NOTE))
     return {"cron": text}, findings
+
+
+def unwrapped(text: str) -> str:
+    """Five fields without what only celery knows: long names, and ranges that go on past the top of their field.
+
+    >>> unwrapped("0 22-5/2 * * friday-monday")
+    '0 22,0,2,4 * * 5,6,0,1'
+    >>> unwrapped("0 9 * jan-mar 1-5")
+    '0 9 * jan-mar 1-5'
+    """
+    fields = text.split()
+    if len(fields) != len(FIELDS):
+        return text
+    done = []
+    for field, (low, high, names) in zip(fields, BOUNDS, strict=True):
+        short = _LONG_NAME.sub(lambda found: found[0][:3], field)
+        done.append(",".join(_item(item, low, high, names) for item in short.split(",")))
+    return " ".join(done)
+
+
+def _item(item: str, low: int, high: int, names: tuple[str, ...]) -> str:
+    """A range that ends before it begins as its values; anything else as it is."""
+    found = _RANGE.fullmatch(item)
+    if found is None:
+        return item
+    ends = []
+    for name in found.group(1, 2):
+        if name.upper() in names:
+            ends.append(low + names.index(name.upper()))
+        elif name.isdigit() and low <= int(name) <= high:
+            ends.append(int(name))
+        else:
+            return item
+    first, last = ends
+    step = int(found[3] or 1)
+    if first <= last or step < 1:
+        return item
+    return ",".join(map(str, [*range(first, high + 1), *range(low, last + 1)][::step]))
 
 
 def _interval(row: Row, context: Context) -> tuple[dict[str, str], list[Finding]]:

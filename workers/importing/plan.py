@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
@@ -15,6 +15,7 @@ from django.db.models.expressions import DatabaseDefault
 
 from jobs.errors import InvalidField, JobError, ValidationFailed
 from jobs.models import Schedule, ScheduleVersion, Tenant
+from jobs.policies.times import parse_time
 from jobs.services.preview import Preview, check_upcoming, parse_recurrence, preview
 from jobs.services.requests import parse_request
 from jobs.services.schedule_requests import (
@@ -165,7 +166,9 @@ class Planner:
         recurrence = parse_recurrence({**self._defaults, **given})
         check_upcoming(recurrence, self._now)
         text = str(fields.get("cron") or "")
-        row.shown = preview(recurrence, text=text, after=self._now, count=NEXT_RUNS)
+        starts, ends = (_moment(fields.get(name)) for name in ("starts_at", "ends_at"))
+        after = max(self._now, starts - timedelta(seconds=1)) if starts else self._now
+        row.shown = preview(recurrence, text=text, after=after, until=ends, count=NEXT_RUNS)
 
     def _name(self, entry: Entry, rule: Rule, values: dict[str, Any]) -> str:
         """The mapping's, else the entry's own, else file, handler and a digest of what it runs: lines may move."""
@@ -193,6 +196,10 @@ class Planner:
             return
         row.differs = differences(stored, request, paused=bool(row.entry.paused))
         row.outcome = Outcome.DIFFERS if row.differs else Outcome.UNCHANGED
+
+
+def _moment(value: Any) -> datetime | None:
+    return None if value is None else parse_time(value, "")
 
 
 def settled(findings: Sequence[Finding], own: dict[str, Any]) -> tuple[Finding, ...]:

@@ -137,6 +137,8 @@ def _block(row: Row, footnotes: dict[str, int]) -> Iterator[str]:
                 else f"{one['slot']}  skipped"
             )
             yield "    " + "  ".join(filter(None, [time, one["words"]]))
+        if not row.shown.runs:
+            yield "    nothing: it has ended"
     if shift := _next_shift(row):
         yield f"  clock: {shift['at']}  {shift['words']}"
     for fault in row.faults:

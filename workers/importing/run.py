@@ -159,8 +159,8 @@ def _zone(options: Namespace, tenant: Tenant) -> Zone:
 
 
 def _tell_zone(options: Namespace, zone: Zone, reading: Reading) -> None:
-    guessed = [one for one in reading.entries if one.zone is zone]
-    if options.timezone is not None or not guessed:
+    guessed = [one for one in reading.entries if one.zone is zone and "cron" in one.recurrence]
+    if options.timezone is not None or options.celery_beat or not guessed:
         return
     where = "the controller's zone" if options.kubernetes else "the zone of their machine"
     text = f"{len(guessed)} rules name no zone and run in {where}, which no file tells: taken as {zone.key}, from {zone.source}"
