@@ -17,7 +17,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import transaction
 
-from jobs.models import Job, Schedule, ScheduleVersion
+from jobs.models import Calendar, Job, Schedule, ScheduleVersion, Tenant
 from jobs.services.schedules import create_schedule
 from tests.factories import make_handler, make_pool, make_tenant, make_worker
 
@@ -263,6 +263,7 @@ def test_a_cronjob_keeps_its_name_and_its_suspension(write: Callable[..., str]) 
     }
     nightly = Schedule.objects.get(name="shop/nightly-report")
     assert nightly.paused_at is not None
+    assert ScheduleVersion.objects.get(schedule=nightly).on_running == "skip"
     assert nightly.pause_reason == "suspended in Kubernetes"
     assert not Job.objects.filter(payload__isnull=True).exists()
     assert outcomes(*arguments, write("m", {"rules": rules}))[:2] == ["unchanged", "unchanged"]
@@ -319,6 +320,19 @@ def test_next_runs_keep_to_the_time_in_which_it_runs(write: Callable[..., str]) 
         "2090-01-01T05:00:00Z"
     ]
     assert runs(ends_at="2001-01-01T00:00:00Z") == []
+
+
+def test_a_calendar_of_the_mapping_has_to_be_there(write: Callable[..., str]) -> None:
+    rule = {"match": {"prefix": ""}, "handler": "billing.charge", "calendar": "bank"}
+    mapping = write("m", {"rules": [rule]})
+    arguments = ("--crontab", write("tab", "0 5 * * * a\n"), "--mapping", mapping)
+    (entry,) = document(*arguments)["entries"]
+    assert [one["pointer"] for one in entry["errors"]] == ["/calendar"]
+    Calendar.objects.create(tenant=Tenant.objects.get(), name="bank")
+    (entry,) = document(*arguments, "--apply")["entries"]
+    assert entry["outcome"] == "created"
+    assert "calendar" in {one["code"] for one in entry["findings"]}
+    assert outcomes(*arguments) == ["unchanged"]
 
 
 def test_a_mapping_can_be_begun_by_the_command(write: Callable[..., str], tmp_path: Path) -> None:

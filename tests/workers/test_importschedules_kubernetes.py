@@ -65,7 +65,7 @@ def test_every_field_has_its_place() -> None:
     assert entry.facts["command"] == "/bin/report --day 'yesterday and today'"
     assert entry.facts["image"] == "registry.example/report:7"
     assert entry.paused
-    assert {"dst", "missed_runs", "retries", "timeout"} <= codes(entry)
+    assert {"dst", "missed_runs", "retries", "timeout", "overlap"} == codes(entry)
 
 
 def test_elapsed_time_keeps_its_anchor() -> None:
@@ -92,6 +92,7 @@ def test_elapsed_time_keeps_its_anchor() -> None:
         ({"schedule": "TZ=UTC 0 5 * * *", "timeZone": "UTC"}, "conflict"),
         ({"schedule": "TZ=Mars 0 5 * * *"}, "unknown_timezone"),
         ({"concurrencyPolicy": "Wait"}, "bad_policy"),
+        ({"concurrencyPolicy": ["Allow"]}, "bad_policy"),
         ({"startingDeadlineSeconds": -1}, "out_of_range"),
         ({"startingDeadlineSeconds": "9"}, "out_of_range"),
         ({"job": {"backoffLimit": -1}}, "out_of_range"),

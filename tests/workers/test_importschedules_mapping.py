@@ -156,10 +156,12 @@ def test_a_skeleton_names_each_command_once_and_is_not_yet_a_mapping() -> None:
         ("DB_PASSWORD=hunter2 run", "DB_PASSWORD=*** run"),
         ("API_KEY=hunter2;run", "API_KEY=***;run"),
         ("curl -u me:hunter2 http://x", "curl -u me:*** http://x"),
-        ("curl -H 'Authorization: Bearer hunter2' x", "curl -H 'Authorization: Bearer ***' x"),
+        ("curl -H 'Authorization: Bearer hunter2' x", "curl -H 'Authorization: *** x"),
         ("pg_dump postgresql://me:hunter2@db/x", "pg_dump postgresql://me:***@db/x"),
         ("mysqldump -u root -phunter2 x", "mysqldump -u root -p*** x"),
         ("run-parts --report /etc/cron.daily", "run-parts --report /etc/cron.daily"),
+        ("auth Bearer hunter2 x", "auth Bearer *** x"),
+        ("x --token a" + "b" * 3000, "x --token ***"),
         ("a" * 200, "a" * 159 + "…"),
     ],
 )

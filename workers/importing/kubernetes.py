@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from jobs.errors import InvalidField
 from jobs.policies.cron import ALIASES, parse_cron
@@ -228,37 +228,40 @@ def _anchor(value: Any, now: datetime) -> str:
 def _fields(spec: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
     """Overlapping runs and missed ones."""
     policy = spec.get("concurrencyPolicy") or "Allow"
-    if policy not in ON_RUNNING:
-        raise _Refused(
-            "bad_policy", f"/spec/concurrencyPolicy must be one of {', '.join(ON_RUNNING)}"
+    if not isinstance(policy, str) or policy not in ON_RUNNING:
+        names = ", ".join(ON_RUNNING)
+        raise _Refused("bad_policy", f"/spec/concurrencyPolicy must be one of {names}")
+    running = ON_RUNNING[policy]
+    findings = []
+    if policy != "Allow":
+        text = (
+            f"concurrencyPolicy {policy} becomes on_running={running}; a run that waits for its next attempt is not running"
+            " here, to Kubernetes it is"
         )
-    fields: dict[str, Any] = {"on_running": ON_RUNNING[policy]}
+        findings.append(Finding("overlap", text))
     deadline = spec.get("startingDeadlineSeconds")
     if deadline is None:
-        fields["misfire"] = "latest"
-        return fields, [
-            Finding(
-                "missed_runs",
-                "Kubernetes starts the last missed run when it is back, and none after more than 100 missed ones;"
-                " misfire=latest starts it always",
-            )
-        ]
-    if (
-        isinstance(deadline, bool)
-        or not isinstance(deadline, int)
-        or not 0 <= deadline <= MOST_GRACE
-    ):
+        text = (
+            "Kubernetes starts the last missed run when it is back, and none after more than 100 missed ones;"
+            " misfire=latest starts it always"
+        )
+        findings.append(Finding("missed_runs", text))
+        return {"on_running": running, "misfire": "latest"}, findings
+    if not _is_number(deadline, 0, MOST_GRACE):
         raise _Refused(
             "out_of_range", f"/spec/startingDeadlineSeconds must be from 0 to {MOST_GRACE}"
         )
-    fields |= {"misfire": "skip", "grace_seconds": max(deadline, 1)}
-    return fields, [
-        Finding(
-            "missed_runs",
-            f"startingDeadlineSeconds becomes misfire=skip, grace_seconds={max(deadline, 1)}: of several runs missed within"
-            " that time Kubernetes starts the last, Duekeeper each",
-        )
-    ]
+    grace = max(deadline, 1)
+    text = (
+        f"startingDeadlineSeconds becomes misfire=skip, grace_seconds={grace}: of several runs missed within that time"
+        " Kubernetes starts the last, Duekeeper each"
+    )
+    findings.append(Finding("missed_runs", text))
+    return {"on_running": running, "misfire": "skip", "grace_seconds": grace}, findings
+
+
+def _is_number(value: Any, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _job(
@@ -266,7 +269,7 @@ def _job(
 ) -> tuple[dict[str, Any], list[Finding]]:
     """Attempts and limits of one run."""
     backoff = template.get("backoffLimit", DEFAULT_BACKOFF)
-    if isinstance(backoff, bool) or not isinstance(backoff, int) or not 0 <= backoff < 1000:
+    if not _is_number(backoff, 0, 999):
         raise _Refused("out_of_range", "/spec/jobTemplate/spec/backoffLimit must be from 0 to 999")
     job: dict[str, Any] = {"max_attempts": backoff + 1}
     findings = [
@@ -276,7 +279,7 @@ def _job(
         )
     ]
     limit = template.get("activeDeadlineSeconds")
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 0:
+    if _is_number(limit, 1, 2**63):
         kept = limit <= MOST_TIMEOUT
         if kept:
             job["timeout_seconds"] = limit

@@ -23,6 +23,7 @@ PATTERNS = ("prefix", "regex")
 SCHEDULE_FIELDS = (
     *("timezone", "on_gap", "on_overlap", "misfire", "grace_seconds", "catch_up_most"),
     *("catch_up_seconds", "jitter_seconds", "starts_at", "ends_at", "max_runs", "on_running"),
+    *("calendar", "on_holiday"),
 )
 JOB_FIELDS = (
     *("handler", "payload", "payload_ref", "lane", "priority", "labels", "reference", "tags"),

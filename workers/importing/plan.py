@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from django.db import DatabaseError, transaction
-from django.db.models.expressions import DatabaseDefault
 
-from jobs.errors import InvalidField, JobError, ValidationFailed
+from jobs.errors import InvalidField, JobError, NotFound, ValidationFailed
 from jobs.models import Schedule, ScheduleVersion, Tenant
 from jobs.policies.times import parse_time
+from jobs.services.calendars import find_calendar
 from jobs.services.preview import Preview, check_upcoming, parse_recurrence, preview
 from jobs.services.requests import parse_request
 from jobs.services.schedule_requests import (
@@ -24,8 +24,9 @@ from jobs.services.schedule_requests import (
     fields_of,
     parse_schedule,
 )
-from jobs.services.schedules import EMPTY, create_schedule, pause_schedule, tenant_defaults
+from jobs.services.schedules import create_schedule, pause_schedule
 from jobs.services.submit import check_request
+from jobs.services.timings import tenant_defaults
 from workers.importing.entries import Entry, Finding, Kind, Zone
 from workers.importing.mapping import Rule, filled
 
@@ -48,6 +49,7 @@ class Outcome(StrEnum):
     REFUSED = "refused"
 
 
+CALENDAR = Finding("calendar", "next runs are shown as if its calendar closed no day", Kind.NOTE)
 NOT_WELL = frozenset({Outcome.UNMAPPED, Outcome.NEEDS_ACCEPT, Outcome.REFUSED})
 
 
@@ -113,7 +115,6 @@ class Planner:
 
     def plan(self, entry: Entry) -> Row:
         """What becomes of an entry. Reads the database and writes nothing."""
-        entry = as_far_as_known(entry)
         row = Row(entry, Outcome.UNMAPPED, entry.findings, entry.zone)
         if entry.refusal is not None:
             row.refuse([InvalidField("", entry.refusal.code, entry.refusal.text)])
@@ -143,13 +144,15 @@ class Planner:
         entry = row.entry
         own = filled(dict(rule.schedule), values) if rule else {}
         fields = {"timezone": entry.zone.key, **entry.recurrence, **entry.fields, **own}
+        if own.get("calendar"):
+            row.findings = (*row.findings, CALENDAR)
         if own.get("timezone"):
             row.zone = Zone(own["timezone"], "the mapping")
         self._preview(row, fields)
         if rule is None:
             return
         job = {**entry.job, **filled(dict(rule.job), values)}
-        row.findings = settled(entry.findings, {**own, **rule.job})
+        row.findings = settled(row.findings, {**own, **rule.job})
         row.name = self._name(entry, rule, {**values, "handler": job["handler"]})
         row.request = parse_schedule(
             {"name": row.name, **fields, "job": job}, defaults=self._defaults
@@ -159,7 +162,15 @@ class Planner:
             raise ValidationFailed([fault])
         self._names.add(row.name)
         check_request(self._tenant, parse_request(row.request.version["template"], "/job"))
+        if (calendar := row.request.version.get("calendar")) is not None:
+            self._check_calendar(calendar)
         self._hold_against_stored(row, row.request)
+
+    def _check_calendar(self, name: str) -> None:
+        try:
+            find_calendar(tenant_id=self._tenant.pk, name=name)
+        except NotFound:
+            raise InvalidField("/calendar", "unknown", "there is no such calendar") from None
 
     def _preview(self, row: Row, fields: dict[str, Any]) -> None:
         given = {name: fields[name] for name in RECURRENCE if fields.get(name) is not None}
@@ -217,23 +228,24 @@ def settled(findings: Sequence[Finding], own: dict[str, Any]) -> tuple[Finding, 
 
 def differences(stored: Schedule, request: ScheduleRequest, *, paused: bool) -> list[str]:
     """Names of fields in which a stored schedule says something else than a request."""
-    version = ScheduleVersion.objects.get(schedule=stored, number=stored.version)
-    asked = ScheduleVersion(**{**EMPTY, **request.version})
-    ours, theirs = fields_of(version), fields_of(asked)
+    version = ScheduleVersion.objects.select_related("calendar").get(
+        schedule=stored, number=stored.version
+    )
+    asked = {**request.version, "job": request.version["template"]}
     names = [
         name
-        for name in ours
-        if name != ANCHOR_MOVES and (ours[name] or None) != (_plain(theirs[name]) or None)
+        for name, value in fields_of(version).items()
+        if name != ANCHOR_MOVES and (value or None) != (asked.get(name, _default(name)) or None)
     ]
     return [*names, *(["paused"] if paused and stored.paused_at is None else [])]
 
 
-def _plain(value: Any) -> Any:
-    """What the database would fill in for a field that is not given."""
-    if not isinstance(value, DatabaseDefault):
-        return value
-    (default,) = value.get_source_expressions()
-    return getattr(default, "value", None)
+def _default(name: str) -> Any:
+    """What the database fills in for a field that is not given."""
+    if name in ("job", *RECURRENCE):
+        return None
+    (column,) = [one for one in ScheduleVersion._meta.concrete_fields if one.name == name]
+    return column.db_default if column.has_db_default() else None
 
 
 def create(row: Row, *, tenant: Tenant, actor: str) -> None:
@@ -255,14 +267,3 @@ def create(row: Row, *, tenant: Tenant, actor: str) -> None:
     except DatabaseError as fault:
         text = f"not stored: {type(fault).__name__}"
         row.refuse([InvalidField("", "database", text)])
-
-
-def as_far_as_known(entry: Entry) -> Entry:
-    """The entry without a policy for overlapping runs, if schedules have none, and with a word about that."""
-    if "on_running" not in entry.fields or hasattr(ScheduleVersion, "on_running"):
-        return entry
-    fields = {name: value for name, value in entry.fields.items() if name != "on_running"}
-    if entry.fields["on_running"] == "allow":
-        return replace(entry, fields=fields)
-    text = "a run that is due while the last one still runs is started all the same"
-    return replace(entry, fields=fields, findings=(*entry.findings, Finding("overlap", text)))

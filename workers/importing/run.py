@@ -14,7 +14,7 @@ from jobs.clock import database_now
 from jobs.errors import InvalidField, ValidationFailed
 from jobs.models import Tenant
 from jobs.policies.zones import parse_zone
-from jobs.services.schedules import tenant_defaults
+from jobs.services.timings import tenant_defaults
 from workers.dk.history import printable
 from workers.dk.pausing import operator
 from workers.importing.celery_beat import read_rows
@@ -100,7 +100,7 @@ def run(options: Namespace, out: TextIO, err: TextIO) -> int:
     notices = [*reading.notices, *unused]
     if options.json:
         told = document(rows, notices, applied=options.apply)
-        out.write(json.dumps(told, ensure_ascii=False) + "\n")
+        out.write(json.dumps(told) + "\n")
     else:
         out.writelines(line + "\n" for line in lines(rows, notices, applied=options.apply))
     return DONE if all_well(rows, notices) else NOT_ALL

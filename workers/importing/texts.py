@@ -6,21 +6,22 @@ import re
 import sys
 from pathlib import Path
 
+from jobs.policies.masking import MASK, mask_text
 from workers.importing.entries import Unreadable
 
 MOST_BYTES = 1_048_576
 SHOWN_CHARACTERS = 160
 
-_HIDDEN = "***"
+MASKED_CHARACTERS = 2_000  # of a longer text nothing more is shown anyway
 _NAMED = re.compile(
     r"""(?ix) (?P<name>[a-z0-9_.-]*(?:passw(?:or)?d|passwd|secret|token|api[_-]?key|credential)[a-z0-9_.-]*)
     (?P<link>["']?\s*[=:]\s*|\s+) (?P<value>"[^"]*"|'[^']*'|[^\s"'&;|]+)"""
 )
 _OTHERS = (
-    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+@"), rf"\1:{_HIDDEN}@"),
-    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {_HIDDEN}"),
-    (re.compile(r"(?<!\S)(-u\s*[^\s:]+):\S+"), rf"\1:{_HIDDEN}"),  # curl
-    (re.compile(r"(\b(?:mysql\w*|mariadb\S*)\b.*?\s-p)[^\s-]\S*"), rf"\1{_HIDDEN}"),
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/@]+@"), rf"\1:{MASK}@"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {MASK}"),
+    (re.compile(r"(?<!\S)(-u\s*[^\s:]+):\S+"), rf"\1:{MASK}"),  # curl
+    (re.compile(r"(\b(?:mysql\w*|mariadb\S*)\b.*?\s-p)[^\s-]\S*"), rf"\1{MASK}"),
 )
 
 
@@ -56,7 +57,8 @@ def masked(text: str) -> str:
     >>> masked("backup --password=hunter2 postgres://me:pw@db/x")
     'backup --password=*** postgres://me:***@db/x'
     """
-    text = _NAMED.sub(lambda found: f"{found['name']}{found['link']}{_HIDDEN}", text)
+    text = mask_text(text[:MASKED_CHARACTERS])
+    text = _NAMED.sub(lambda found: f"{found['name']}{found['link']}{MASK}", text)
     for pattern, instead in _OTHERS:
         text = pattern.sub(instead, text)
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
