@@ -227,7 +227,9 @@ def _fields(row: Row) -> tuple[dict[str, Any], list[Finding]]:
     if row.get("one_off"):
         fields["max_runs"] = 1
     if seconds := row.get("expire_seconds"):
-        fields |= {"misfire": "skip", "grace_seconds": min(max(int(seconds), 1), MOST_GRACE)}
+        if not isinstance(seconds, int):
+            raise _Refused("wrong_type", "expire_seconds must be a whole number")
+        fields |= {"misfire": "skip", "grace_seconds": min(max(seconds, 1), MOST_GRACE)}
         findings.append(
             Finding(
                 "expires",
