@@ -196,13 +196,10 @@ def test_a_deleted_schedule_may_be_imported_again_and_a_prefix_keeps_machines_ap
 
 def test_two_entries_with_one_name_are_not_mixed_up(write: Callable[..., str]) -> None:
     rule = {"match": {"prefix": ""}, "handler": "billing.charge", "name": "same"}
-    told = document(
-        "--crontab",
-        write("tab", "0 5 * * * a\n0 6 * * * b\n"),
-        "--mapping",
-        write("m", {"rules": [rule]}),
-        "--apply",
-    )
+    table = write("tab", "0 5 * * * a\n0 6 * * * b\n")
+    arguments = ("--crontab", table, "--mapping", write("m", {"rules": [rule]}))
+    assert outcomes(*arguments) == ["would_create", "refused"]
+    told = document(*arguments, "--apply")
     assert [one["outcome"] for one in told["entries"]] == ["created", "refused"]
     assert told["entries"][1]["errors"][0]["pointer"] == "/name"
 

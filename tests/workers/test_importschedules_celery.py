@@ -161,6 +161,23 @@ def test_postgresql_gives_the_same_as_sqlite(sqlite: str, postgresql: str) -> No
     assert entries(postgresql) == entries(sqlite)
 
 
+@pytest.mark.django_db(transaction=True)
+def test_nothing_can_be_written_through_the_connection(postgresql: str) -> None:
+    with psycopg.connect(postgresql, autocommit=True) as link:
+        link.execute("create table seen (n integer)")
+        link.execute(
+            "create function note() returns integer language sql volatile"
+            " as 'insert into beat.seen values (1) returning n'"
+        )
+        link.execute("alter table django_celery_beat_periodictask rename to tasks")
+        link.execute(
+            "create view django_celery_beat_periodictask as select *, note() as noted from tasks"
+        )
+        with pytest.raises(Unreadable, match="ReadOnlySqlTransaction"):
+            read_tables(postgresql)
+        assert link.execute("select count(*) from seen").fetchone() == (0,)
+
+
 def test_an_older_version_has_fewer_tables_and_columns(tmp_path: Path) -> None:
     file = tmp_path / "old"
     with closing(sqlite3.connect(file)) as link:

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jobs.errors import InvalidField
@@ -173,6 +173,11 @@ def around_shifts(zone: str) -> list[tuple[int, int]]:
     weekdays=st.sampled_from(["*", "0", "1-5", "*/2"]),
     zone=st.sampled_from(ZONES),
 )
+@example(minute="0-59/30", hour="2", weekdays="*", zone="Australia/Lord_Howe")  # ends a gap
+@example(minute="0", hour="2,3", weekdays="*", zone="Europe/Berlin")
+@example(minute="30", hour="2", weekdays="*", zone="Europe/Berlin")
+@example(minute="30", hour="0-23", weekdays="*", zone="Europe/Berlin")
+@example(minute="*/20", hour="2", weekdays="*", zone="Europe/Berlin")
 def test_kf02_runs_at_changes_of_the_clock_are_crons_unless_a_difference_is_named(
     minute, hour, weekdays, zone
 ):
