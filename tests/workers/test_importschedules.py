@@ -332,6 +332,17 @@ def test_a_calendar_of_the_mapping_has_to_be_there(write: Callable[..., str]) ->
     assert outcomes(*arguments) == ["unchanged"]
 
 
+def test_what_cannot_be_imported_may_be_ignored_on_purpose(write: Callable[..., str]) -> None:
+    rule = {"match": {"command": "start"}, "ignore": "the image starts it"}
+    table = write("tab", "@reboot start\n0~30 4 * * * spread\n")
+    arguments = ("--crontab", table, "--mapping", write("m", {"rules": [rule]}))
+    assert outcomes(*arguments) == ["ignored", "refused"]
+    _, out, _ = imported(*arguments)
+    assert "spread the runs with jitter_seconds" in out  # a reason is told to its end
+    write("tab", "@reboot start\n")
+    assert imported(*arguments)[0] == 0
+
+
 def test_a_mapping_can_be_begun_by_the_command(write: Callable[..., str], tmp_path: Path) -> None:
     file = tmp_path / "new.json"
     arguments = ("--crontab", write("tab", TABLE), "--write-mapping", str(file))

@@ -116,12 +116,12 @@ class Planner:
     def plan(self, entry: Entry) -> Row:
         """What becomes of an entry. Reads the database and writes nothing."""
         row = Row(entry, Outcome.UNMAPPED, entry.findings, entry.zone)
-        if entry.refusal is not None:
-            row.refuse([InvalidField("", entry.refusal.code, entry.refusal.text)])
-            return row
         row.rule, values = self._mapped(entry)
         if row.rule is not None and row.rule.ignore:
             row.outcome = Outcome.IGNORED
+            return row
+        if entry.refusal is not None:
+            row.refuse([InvalidField("", entry.refusal.code, entry.refusal.text)])
             return row
         try:
             self._decide(row, row.rule, values)
@@ -175,11 +175,12 @@ class Planner:
     def _preview(self, row: Row, fields: dict[str, Any]) -> None:
         given = {name: fields[name] for name in RECURRENCE if fields.get(name) is not None}
         recurrence = parse_recurrence({**self._defaults, **given})
-        check_upcoming(recurrence, self._now)
         text = str(fields.get("cron") or "")
         starts, ends = (_moment(fields.get(name)) for name in ("starts_at", "ends_at"))
         after = max(self._now, starts - timedelta(seconds=1)) if starts else self._now
         row.shown = preview(recurrence, text=text, after=after, until=ends, count=NEXT_RUNS)
+        if not row.shown.runs:  # by its bounds, or never
+            check_upcoming(recurrence, self._now)
 
     def _name(self, entry: Entry, rule: Rule, values: dict[str, Any]) -> str:
         """The mapping's, else the entry's own, else file, handler and a digest of what it runs: lines may move."""

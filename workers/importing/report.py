@@ -13,6 +13,7 @@ from workers.importing.entries import Kind, Notice
 from workers.importing.plan import NOT_WELL, Outcome, Row
 from workers.importing.texts import masked
 
+REASON_CHARACTERS = 1_000
 _WORDS = {
     Outcome.WOULD_CREATE: "would be created",
     Outcome.CREATED: "created",
@@ -100,7 +101,11 @@ def _entry(row: Row) -> dict[str, Any]:
             for one in row.findings
         ],
         "errors": [
-            {"pointer": one.pointer, "code": one.field_code, "detail": one.reason}
+            {
+                "pointer": one.pointer,
+                "code": one.field_code,
+                "detail": masked(one.reason, REASON_CHARACTERS),
+            }
             for one in row.faults
         ],
         "differs": row.differs,
@@ -143,7 +148,7 @@ def _block(row: Row, footnotes: dict[str, int]) -> Iterator[str]:
         yield f"  clock: {shift['at']}  {shift['words']}"
     for fault in row.faults:
         place = f"{fault.pointer}: " if fault.pointer else ""
-        yield f"  {place}{fault.field_code}: {masked(fault.reason)}"
+        yield f"  {place}{fault.field_code}: {masked(fault.reason, REASON_CHARACTERS)}"
     for finding in row.findings if row.outcome is not Outcome.IGNORED else ():
         number = footnotes.get(finding.text)
         told = f"[{number}]" if number else finding.text

@@ -51,7 +51,7 @@ def read_text(path: str) -> str:
     return text
 
 
-def masked(text: str) -> str:
+def masked(text: str, limit: int = SHOWN_CHARACTERS) -> str:
     """The text for people: what looks like a secret is hidden, what is long is cut.
 
     >>> masked("backup --password=hunter2 postgres://me:pw@db/x")
@@ -61,4 +61,4 @@ def masked(text: str) -> str:
     text = _NAMED.sub(lambda found: f"{found['name']}{found['link']}{MASK}", text)
     for pattern, instead in _OTHERS:
         text = pattern.sub(instead, text)
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
