@@ -146,9 +146,34 @@ def test_what_the_lines_of_debian_do_only_elsewhere_is_told() -> None:
     assert "run_parts" in found["crontab", "17 * * * *"]
     assert {"run_parts", "guarded"} <= found["crontab", "25 6 * * *"]
     assert "guarded" in found["e2scrub_all", "10 3 * * *"]
+    assert "guarded" in found["php", "09,39 * * * *"]
     assert found["sysstat", "59 23 * * *"] == {"missed_runs", "retries"}
     names = {Path(one.place).name for one in reading.notices if one.code == "file_name"}
     assert names == {"old.dpkg-dist", "backup~"}
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("test -x /usr/sbin/anacron || run", "guarded"),
+        ("[ -x /usr/sbin/anacron ] || run", "guarded"),
+        ("test -e /run/systemd/system || run", "guarded"),
+        ("[ -x /x ] && if [ ! -d /run/systemd/system ]; then /x; fi", "guarded"),
+        (r"test -x /x -a \! -d /run/systemd/system && /x", "guarded"),
+        (r"[ $(date +\%d) -le 7 ] && check", "own_calendar"),
+        ("[ \"`date '+\\%u'`\" = 7 ] && check", "own_calendar"),
+        (r"[ -x /x ] && /x > /b/$(date +\%F).sql", None),  # the date is but a name
+        ("perl -e 'sleep int(rand(43200))' && renew", "own_delay"),
+        ("sleep $((RANDOM \\% 60)); run", "own_delay"),
+        ("anacron -s", None),
+        (r"dump > dump-$(hostname) && update", None),
+        ("sleep 5; run", None),
+    ],
+)
+def test_habits_of_commands_are_seen(command: str, code: str | None) -> None:
+    always = {"missed_runs", "retries"}
+    found = {one.code for one in only(f"0 5 * * * {command}").findings}
+    assert found == always | ({code} if code else set())
 
 
 def test_forms_and_owners_follow_the_place_of_a_file(tmp_path: Path) -> None:

@@ -32,14 +32,28 @@ STDIN = Finding(
     "what follows the first % is standard input to cron; a mapping can fill it in as ${stdin}",
     Kind.NOTE,
 )
-GUARDED = (
+# What commands of Debian's packages do besides their work: (code, how it is seen, what it means).
+HABITS = (
     (
-        re.compile(r"test -x \S*/anacron\s*\|\||\[ -x \S*/anacron \]\s*\|\|"),
+        "guarded",
+        re.compile(r"/anacron(?: \])?\s*\|\|"),
         "does nothing where anacron is installed: anacron runs that work there, also after a time without power",
     ),
     (
-        re.compile(r"(?:test|\[) -[de] /run/systemd/system(?: \])?\s*\|\|"),
-        "does nothing where systemd runs the machine: a timer of the same package does the work there",
+        "guarded",
+        re.compile(r"/run/systemd/system\b"),
+        "asks whether systemd runs the machine, and leaves the work to a timer of the same package if so",
+    ),
+    (
+        "own_calendar",
+        re.compile(r"(?:\[|\btest)\s[^;&|]*(?:\$\(|`)\s*date\s+['\"]?\+"),
+        "looks at the date itself, so the rule alone does not tell on which days it works; the first Sunday, say, is 0#1"
+        " as day-of-week here",
+    ),
+    (
+        "own_delay",
+        re.compile(r"\bsleep\b.*\brand|\bsleep\b.*\bRANDOM\b|\bRANDOM\b.*\bsleep\b"),
+        "waits a random time before it begins; jitter_seconds of a schedule spreads runs here",
     ),
 )
 RUN_PARTS = re.compile(r"\brun-parts\b.*?(/[\w./-]+)")
@@ -216,9 +230,9 @@ def _refusal(rule: str, rest: str, command: str, *, system: bool) -> Finding | N
 def _of_command(command: str, stdin: str) -> Iterator[Finding]:
     if stdin:
         yield STDIN
-    for pattern, meaning in GUARDED:
+    for code, pattern, meaning in HABITS:
         if pattern.search(command):
-            yield Finding("guarded", f"the command {meaning}", Kind.NOTE)
+            yield Finding(code, f"the command {meaning}", Kind.NOTE)
     if found := RUN_PARTS.search(command):
         yield Finding(
             "run_parts",
