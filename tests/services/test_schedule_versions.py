@@ -327,6 +327,19 @@ def test_a_range_from_before_the_schedule_is_filled_by_its_rule() -> None:
     assert len(ledger(schedule)) == 3
 
 
+@pytest.mark.parametrize("key", ["Europe/Paris", "Europe/Helsinki"])
+def test_what_ran_by_the_clock_of_another_zone_has_run(key: str) -> None:
+    """The same instants, by the same time of day or by another."""
+    schedule = create(cron="0 8-20 * * *", timezone="Europe/Berlin", misfire="all")
+    later = NOON + 3 * HOUR + MINUTE
+    expand_all(later)
+    made = len(Job.objects.filter(schedule_id=schedule.pk))
+    moved = edit(schedule, later, cron="0 8-20 * * *", timezone=key)
+    assert caught_up(moved, NOON + MINUTE, later, later) == (0, 3, 0)
+    assert len(Job.objects.filter(schedule_id=schedule.pk, due_at__lte=later)) == made - 1
+    assert moved.fault is None
+
+
 def test_both_ends_of_the_range_count() -> None:
     schedule = create(cron="0 * * * *")
     assert caught_up(schedule, NOON - 3 * HOUR, NOON - HOUR, NOON) == (3, 0, 0)
