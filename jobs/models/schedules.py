@@ -205,6 +205,11 @@ class Occurrence(models.Model):
                 condition=Q(verdict=Verdict.PENDING.value),
                 name="occurrence_pending",
             ),
+            models.Index(
+                fields=["schedule", "due_at"],
+                condition=Q(verdict=Verdict.PENDING.value),
+                name="occurrence_pending_of_schedule",
+            ),
             models.Index(fields=["schedule", "-known_at", "-id"], name="occurrence_newest"),
         ]
 

@@ -19,10 +19,13 @@ from jobs.transitions.withdraw import withdraw_jobs
 AHEAD = """
 select occurrence.id, occurrence.job_id, occurrence.job_shard, occurrence.slot, occurrence.number, occurrence.fire_at,
     occurrence.due_at, occurrence.known_at
-from jobs_occurrence occurrence
+from (
+    select id from jobs_occurrence where schedule_id = %(schedule)s and known_at > %(moment)s
+    union
+    select id from jobs_occurrence where schedule_id = %(schedule)s and verdict = 'pending' and due_at > %(moment)s
+) found join jobs_occurrence occurrence using (id)
 left join jobs_dueentry due on due.shard = occurrence.job_shard and due.job_id = occurrence.job_id
-where occurrence.schedule_id = %(schedule)s and not occurrence.caught_up
-    and (occurrence.known_at > %(moment)s or occurrence.due_at > %(moment)s)
+where not occurrence.caught_up
     and (occurrence.verdict = 'pending' and due.misfire_at is not null
         or occurrence.verdict = 'skipped' and occurrence.reason in ('gap', 'calendar'))
 order by occurrence.job_id"""

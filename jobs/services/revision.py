@@ -122,8 +122,9 @@ def _before_overtaken(fresh: StoredSchedule, timing: Timing, since: datetime) ->
     rule = timing.recurrence.rule
     if isinstance(rule, Every) or rule.is_interval:
         return since
+    near = fresh.read_at - 3 * timedelta(seconds=WIDEST_SECONDS), fresh.read_at
     decided = Occurrence.objects.filter(
-        schedule=fresh.id, known_at__lte=fresh.read_at, caught_up=False
+        schedule=fresh.id, known_at__range=near, caught_up=False
     ).exclude(verdict=Verdict.SUPERSEDED)
     last = decided.aggregate(last=Max("slot"))["last"] or ""
     first = ScheduleVersion.objects.get(schedule=fresh.id, number=1).since
