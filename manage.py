@@ -16,7 +16,12 @@ def main() -> None:
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
-        sys.stderr.write(f"Configuration wrong: {error}\n")
+        unset = "settings.DATABASES" in str(
+            error
+        )  # it has no name: see scheduler_site.environment
+        sys.stderr.write(
+            f"Configuration wrong: {'DATABASE_URL is not set.' if unset else error}\n"
+        )
         sys.exit(78)
 
 

@@ -92,3 +92,11 @@ def test_the_content_security_policy_allows_nothing_inline_and_no_other_origin(c
     assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
     assert "http" not in policy
+
+
+@pytest.mark.parametrize("command", [["dk", "history", "verify"], ["runscheduler"]])
+def test_a_command_without_a_database_names_the_variable(command):
+    done = run(["manage.py", *command], DUEKEEPER_SECRET_KEY="k" * 60)
+    assert done.returncode == 78
+    assert "DATABASE_URL is not set" in done.stderr
+    assert "Traceback" not in done.stderr
