@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import models
-from django.db.models import F, Func, Lookup
+from django.db.models import F, Func, Lookup, Q
 
 from jobs.database import array_literal
 
 # A deferrable foreign key costs a trigger call per row at commit, about 9 % of a drain. So hot tables refer to each
 # other without one; orphans are a matter for the history checker.
 _UNCONSTRAINED: dict[str, Any] = {"on_delete": models.DO_NOTHING, "db_constraint": False}
+
+
+# Infinity is a time to PostgreSQL and none to Python: one such row would keep all others from being read.
+_CALENDAR = datetime(1970, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)
+
+
+def is_a_date(what: str, name: str) -> models.CheckConstraint:
+    """A column of a model holds a time that Python can hold, or none."""
+    known = Q(**{f"{name}__isnull": True}) | Q(**{f"{name}__range": _CALENDAR})
+    return models.CheckConstraint(condition=known, name=f"{what}_{name}_is_a_date")
 
 
 class Link(models.ForeignKey):  # type: ignore[type-arg]

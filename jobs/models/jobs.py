@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 
 from jobs.clock import at
 from jobs.models.catalog import Lane, Route
-from jobs.models.fields import Link, OneLink, bucket_field
+from jobs.models.fields import Link, OneLink, bucket_field, is_a_date
 from jobs.models.tenants import Tenant
 from jobs.states import FINISHED, JobStatus
 
@@ -84,6 +84,7 @@ class Job(models.Model):
                 ),
                 name="job_status_known_and_finished_at_agrees",
             ),
+            is_a_date("job", "fire_at"),
             models.CheckConstraint(
                 condition=Q(attempt__gte=0, max_attempts__gte=1), name="job_attempts_positive"
             ),

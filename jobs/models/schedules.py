@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from jobs.models.fields import is_a_date
 from jobs.models.tenants import Tenant
 from jobs.states import Misfire, OnGap, OnHoliday, OnOverlap, OnRunning, Resolution, Verdict
 
@@ -18,14 +18,7 @@ def _choices(kind: type[StrEnum]) -> list[tuple[str, str]]:
     return [(one.value, one.value.replace("_", " ")) for one in kind]
 
 
-# Infinity is a time to PostgreSQL and none to Python: one such row would keep all others from being read.
-_CALENDAR = datetime(1970, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)
 _SCHEDULE_TIMES = ("expanded_until", "look_at", "paused_at", "resume_at", "skip_until")
-
-
-def _within_calendar(what: str, name: str) -> models.CheckConstraint:
-    known = Q(**{f"{name}__isnull": True}) | Q(**{f"{name}__range": _CALENDAR})
-    return models.CheckConstraint(condition=known, name=f"{what}_{name}_is_a_date")
 
 
 class Calendar(models.Model):
@@ -92,7 +85,7 @@ class Schedule(models.Model):
                 condition=Q(deleted_at__isnull=True),
                 name="schedule_name_once",
             ),
-            *(_within_calendar("schedule", name) for name in _SCHEDULE_TIMES),
+            *(is_a_date("schedule", name) for name in _SCHEDULE_TIMES),
         ]
         indexes = [
             models.Index(
@@ -152,7 +145,7 @@ class ScheduleVersion(models.Model):
         ordering = ["schedule", "-number"]
         constraints = [
             models.UniqueConstraint(fields=["schedule", "number"], name="schedule_version_once"),
-            *(_within_calendar("version", name) for name in ("starts_at", "ends_at", "since")),
+            *(is_a_date("version", name) for name in ("starts_at", "ends_at", "since")),
         ]
 
     def __str__(self) -> str:
@@ -198,6 +191,7 @@ class Occurrence(models.Model):
                 condition=Q(fire_at__isnull=False) & ~Q(verdict=Verdict.SUPERSEDED.value),
                 name="occurrence_instant_once",
             ),
+            *(is_a_date("occurrence", name) for name in ("fire_at", "known_at", "due_at")),
         ]
         indexes = [
             models.Index(

@@ -463,6 +463,11 @@ def test_f65_a_template_too_deep_to_read_flags_its_schedule_alone() -> None:
         ),
         ("jobs_scheduleversion", "starts_at"),
         ("jobs_scheduleversion", "ends_at"),
+        ("jobs_scheduleversion", "since"),
+        ("jobs_occurrence", "fire_at"),
+        ("jobs_occurrence", "known_at"),
+        ("jobs_occurrence", "due_at"),
+        ("jobs_job", "fire_at"),
     ],
 )
 def test_f65_a_time_that_python_cannot_hold_is_refused_by_the_database(
