@@ -43,6 +43,7 @@ KINDS: dict[str, Kind] = {
     "malformed_json": Kind(400, "The body is not JSON that can be stored unchanged"),
     "unknown_parameter": Kind(400, "There is no such query parameter here"),
     "invalid_parameter": Kind(400, "A query parameter has a value that cannot be accepted"),
+    "invalid_cursor": Kind(400, "The cursor is of no page of this list"),
     "request_key_mismatch": Kind(400, "Header and body give different request keys"),
     "token_missing": Kind(401, "An API token is needed"),
     "token_invalid": Kind(401, "The API token is not valid"),

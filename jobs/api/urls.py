@@ -5,16 +5,11 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from jobs.api.views import ApiView
+from jobs.api.views_calendars import CalendarsView, CalendarView
 from jobs.api.views_jobs import CancelJobView, JobsView, JobView, WhyView
-from jobs.api.views_schedules import (
-    OccurrencesView,
-    PauseView,
-    PreviewView,
-    ResumeView,
-    SchedulesView,
-    ScheduleView,
-    TriggerView,
-)
+from jobs.api.views_schedule_actions import CatchUpView, PauseView, ResumeView, TriggerView
+from jobs.api.views_schedule_history import OccurrencesView, TransitionsView, VersionsView
+from jobs.api.views_schedules import PreviewView, SchedulesView, ScheduleView
 
 app_name = "api"
 
@@ -37,9 +32,14 @@ urlpatterns = [
     operation("jobs/<str:job_id>/cancel", CancelJobView, "cancel"),
     operation("schedules", SchedulesView, "schedules"),
     operation("schedules/preview", PreviewView, "schedule-preview"),
+    operation("schedules/transitions", TransitionsView, "schedule-transitions"),
     operation("schedules/<str:schedule_id>", ScheduleView, "schedule"),
     operation("schedules/<str:schedule_id>/pause", PauseView, "schedule-pause"),
     operation("schedules/<str:schedule_id>/resume", ResumeView, "schedule-resume"),
     operation("schedules/<str:schedule_id>/trigger", TriggerView, "schedule-trigger"),
     operation("schedules/<str:schedule_id>/occurrences", OccurrencesView, "schedule-occurrences"),
+    operation("schedules/<str:schedule_id>/versions", VersionsView, "schedule-versions"),
+    operation("schedules/<str:schedule_id>/catch-up", CatchUpView, "schedule-catch-up"),
+    operation("calendars", CalendarsView, "calendars"),
+    operation("calendars/<path:name>", CalendarView, "calendar"),  # a name may have slashes
 ]

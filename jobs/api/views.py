@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from django.http import HttpRequest
 from rest_framework.negotiation import BaseContentNegotiation
@@ -13,19 +13,12 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from jobs.api.authentication import TokenAuthentication, require_scope, token_of
-from jobs.api.errors import InvalidParameter, Problem, answer_exception
+from jobs.api.errors import answer_exception
+from jobs.api.parameters import Parameter, read_query
 from jobs.api.parsers import ApiRequest, StrictJSONParser
 from jobs.services.credentials import SCOPES
 
-METHODS = ("GET", "POST", "PATCH", "DELETE")
-_SHOWN = 80  # characters of a caller's text that an answer repeats
-
-
-class Choice(NamedTuple):
-    """A query parameter: the words it takes, and whether it takes several, separated by commas."""
-
-    words: frozenset[str]
-    several: bool = False
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 class OnlyJson(BaseContentNegotiation):
@@ -54,7 +47,7 @@ class ApiView(APIView):
     """
 
     scopes: ClassVar[Mapping[str, str]] = {}
-    parameters: ClassVar[Mapping[str, Mapping[str, Choice]]] = {}
+    parameters: ClassVar[Mapping[str, Mapping[str, Parameter]]] = {}
 
     authentication_classes = (TokenAuthentication,)
     permission_classes = ()  # `initial` asks for the scope of the method: there is no way around it
@@ -97,28 +90,3 @@ class ApiView(APIView):
     def get_exception_handler(self) -> Any:
         """The one of the API."""
         return answer_exception
-
-
-def read_query(request: Request, choices: Mapping[str, Choice]) -> dict[str, list[str]]:
-    """Name → words given, for the parameters of an operation that were given.
-
-    Raises:
-        Problem: unknown_parameter or invalid_parameter, naming it.
-    """
-    given: dict[str, list[str]] = {}
-    for name, values in request.query_params.lists():
-        if name not in choices:
-            known = f"known here: {', '.join(choices)}" if choices else "none is known here"
-            shown = name[:_SHOWN]
-            fault = InvalidParameter(shown, "unknown", f"is not a parameter; {known}")
-            detail = f"{shown!r} {fault.reason}."
-            raise Problem("unknown_parameter", detail, errors=[fault])
-        choice = choices[name]
-        words = values[0].split(",") if choice.several else values
-        if len(values) > 1 or not choice.words.issuperset(words):
-            listed = ", ".join(sorted(choice.words))
-            how = "a list of" if choice.several else "one of"
-            fault = InvalidParameter(name, "invalid", f"is given once, as {how}: {listed}")
-            raise Problem("invalid_parameter", f"{name!r} {fault.reason}.", errors=[fault])
-        given[name] = words
-    return given

@@ -11,9 +11,10 @@ from rest_framework.response import Response
 
 from jobs.api.authentication import has_scope, token_of
 from jobs.api.errors import Problem, problem_of
+from jobs.api.parameters import Choice
 from jobs.api.parsers import fields_of
 from jobs.api.serializers import event_out, job_out, job_url, why_out
-from jobs.api.views import ApiView, Choice
+from jobs.api.views import ApiView
 from jobs.errors import InvalidField, NotFound, TransitionRefused, ValidationFailed
 from jobs.models import ApiToken
 from jobs.policies.payloads import check_scalar

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import calendar
 from collections.abc import Iterable
+from datetime import datetime
 
 from cron_descriptor import Options, get_description
 
@@ -14,7 +15,7 @@ from jobs.policies.cron import CronRule
 from jobs.policies.intervals import Every, EveryDate
 from jobs.policies.recurrence import Firing, Rule
 from jobs.policies.zones import Shift
-from jobs.states import Resolution
+from jobs.states import Resolution, Verdict
 
 _WEEKDAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
@@ -114,6 +115,69 @@ def firing_in_words(firing: Firing, zone: str, local: str = "") -> str:
         case Resolution.FIRST_PASS | Resolution.SECOND_PASS:
             which = "first" if firing.resolution is Resolution.FIRST_PASS else "second"
             return f"{time} comes twice on {day}; this is the {which} time"
+
+
+def closed_in_words(local: datetime, runs_at: datetime | None, *, merged: bool = False) -> str:
+    """What a closed day does to a firing.
+
+    Args:
+        local: What the clock shows when it fires.
+        runs_at: What it shows when it runs; None if it does not run.
+        merged: It does not, because another run takes its place.
+
+    >>> from datetime import datetime
+    >>> closed_in_words(datetime(2027, 12, 25, 9), datetime(2027, 12, 27, 9))
+    'Saturday 25 December 2027 is closed; runs on Monday 27 December 2027 at 09:00'
+    """
+    closed = f"{_day(local)} is closed"
+    if runs_at is not None:
+        time = f"{runs_at:%H:%M:%S}".removesuffix(":00")
+        return f"{closed}; runs on {_day(runs_at)} at {time}"
+    return f"{closed}; {'another run takes its place' if merged else 'does not run'}"
+
+
+_DID = {Verdict.PENDING: "due at", Verdict.RAN: "ran at", Verdict.LATE: "ran late, due at"}
+
+
+def occurrence_in_words(
+    firing: Firing, zone: str, verdict: str, *, closed: bool, fired: str, ran: str
+) -> str:
+    """What became of a firing of the ledger that was not plain; "" for a plain one.
+
+    Args:
+        firing: The slot and its instant.
+        zone: Key of the zone.
+        verdict: Of the ledger.
+        closed: A closed day has moved or dropped it.
+        fired: What the clock showed at its instant ("03:00").
+        ran: And at the time to which a closed day moved it ("Monday 27 December 2027 at 09:00"); "" if it dropped it.
+
+    >>> from datetime import datetime
+    >>> slot, at = datetime(2025, 3, 9, 2, 30), datetime(2025, 3, 9, 7)
+    >>> told = {"closed": False, "fired": "03:00", "ran": ""}
+    >>> occurrence_in_words(Firing(at, slot, 1, Resolution.AFTER_GAP, at), "America/New_York", "ran", **told)
+    '02:30 did not exist on 9 March 2025 in America/New_York; ran at 03:00'
+    """
+    time = f"{firing.slot:%H:%M:%S}".removesuffix(":00")
+    day = f"{firing.slot.day} {firing.slot:%B %Y} in {zone}"
+    did = _DID.get(Verdict(verdict)) if verdict in set(Verdict) else None
+    if closed:
+        if not ran:
+            return f"{_day(firing.slot)} was closed; did not run"
+        return f"{_day(firing.slot)} was closed; {did or 'did not run, was due at'} {ran}"
+    match firing.resolution:
+        case Resolution.AFTER_GAP | Resolution.SHIFTED:
+            return f"{time} did not exist on {day}; {did or 'did not run, was due at'} {fired}"
+        case Resolution.IN_GAP:
+            return f"{time} did not exist on {day}; did not run"
+        case Resolution.FIRST_PASS | Resolution.SECOND_PASS:
+            which = "first" if firing.resolution is Resolution.FIRST_PASS else "second"
+            return f"{time} came twice on {day}; this was the {which} time"
+    return ""
+
+
+def _day(local: datetime) -> str:
+    return f"{local:%A} {local.day} {local:%B %Y}"
 
 
 def shift_in_words(shift: Shift, local_before: str, local_after: str) -> str:

@@ -103,6 +103,7 @@ class JobDetail:
 
     Attributes:
         due_at: As asked at creation or by an edit.
+        schedule_id, fire_at: Which schedule made it, for which of its firings; None: a person or a program asked for it.
         waits_until: Due time in force while it waits (a retry is due later than the job was), else None.
         read_at: The database's clock at that moment.
         started_at: When its first attempt started; None before, and once its history has been dropped.
@@ -132,6 +133,8 @@ class JobDetail:
     reference: str
     tags: Any
     concurrency_key: str | None
+    schedule_id: UUID | None
+    fire_at: datetime | None
     payload: Any
     payload_ref: str | None
     result: Any

@@ -15,7 +15,7 @@ from django.db.models import F
 
 from jobs.clock import database_now
 from jobs.database import atomically
-from jobs.errors import CalendarInUse, InvalidField, NotFound, ValidationFailed
+from jobs.errors import CalendarInUse, InvalidField, NotFound, ValidationFailed, VersionConflict
 from jobs.models import Calendar, ScheduleVersion, Tenant
 from jobs.policies.holidays import FIRST, LAST, parse_days, parse_weekend, read_ics
 from jobs.services.requests import read_fields, text
@@ -96,7 +96,12 @@ def create_calendar(*, tenant: Tenant, request: CalendarRequest, actor: str) -> 
 
 @atomically
 def replace_calendar(
-    *, tenant: Tenant, request: CalendarRequest, actor: str, now: datetime | None = None
+    *,
+    tenant: Tenant,
+    request: CalendarRequest,
+    actor: str,
+    number: int | None = None,
+    now: datetime | None = None,
 ) -> Calendar:
     """The next edition; firings to come of schedules that follow it are decided anew within seconds.
 
@@ -104,26 +109,31 @@ def replace_calendar(
         tenant: Owner.
         request: All of it; its name says which.
         actor: Who asks.
+        number: The edition that the caller has seen; None: whichever.
         now: Aware UTC; default is the database clock.
 
     Raises:
         NotFound: There is no such calendar of this tenant.
+        VersionConflict: Somebody else has replaced it since.
     """
-    old = _locked(tenant, request.name)
+    old = _locked(tenant, request.name, number)
     old.replaced_at = now or database_now()
     old.save(update_fields=["replaced_at"])
     return _store(tenant, request, actor, old.number + 1)
 
 
 @atomically
-def delete_calendar(*, tenant: Tenant, name: str, now: datetime | None = None) -> None:
+def delete_calendar(
+    *, tenant: Tenant, name: str, number: int | None = None, now: datetime | None = None
+) -> None:
     """Gone for new schedules.
 
     Raises:
         NotFound: There is no such calendar of this tenant.
+        VersionConflict: Somebody else has replaced the edition `number` since.
         CalendarInUse: A schedule follows it.
     """
-    old = _locked(tenant, name)
+    old = _locked(tenant, name, number)
     using = ScheduleVersion.objects.filter(
         calendar__tenant=tenant,
         calendar__name=name,
@@ -136,11 +146,13 @@ def delete_calendar(*, tenant: Tenant, name: str, now: datetime | None = None) -
     old.save(update_fields=["replaced_at"])
 
 
-def _locked(tenant: Tenant, name: str) -> Calendar:
+def _locked(tenant: Tenant, name: str, number: int | None) -> Calendar:
     editions = Calendar.objects.select_for_update().filter(tenant=tenant, name=name)
     found = editions.filter(replaced_at=None).first()
     if found is None:
         raise NotFound
+    if number is not None and found.number != number:
+        raise VersionConflict(current=found.number)
     return found
 
 

@@ -12,13 +12,15 @@ from jobs.errors import InvalidField, ValidationFailed
 from jobs.policies.cron import CronRule, parse_cron
 from jobs.policies.intervals import Every, parse_every
 from jobs.policies.recurrence import Firing, Recurrence, expand
+from jobs.policies.timing import Timing
 from jobs.policies.wording import (
+    closed_in_words,
     firing_in_words,
     rule_in_words,
     shift_in_words,
 )
 from jobs.policies.zones import ZONE_DATA, Shift, parse_zone, shifts, zone
-from jobs.states import OnGap, OnOverlap, Resolution
+from jobs.states import OnGap, OnHoliday, OnOverlap, Resolution
 
 AHEAD = timedelta(days=549)  # shifts of 18 months are told
 AROUND = timedelta(days=1)  # of a shift, for what other policies would do
@@ -108,7 +110,7 @@ def check_upcoming(schedule: Recurrence, after: datetime) -> None:
 
 
 def preview(
-    schedule: Recurrence,
+    timing: Timing,
     *,
     text: str,
     after: datetime,
@@ -118,34 +120,57 @@ def preview(
     """Next firings and coming changes of the clock.
 
     Args:
-        schedule: Rule, zone, policies.
+        timing: Rule, zone, policies, calendar.
         text: The expression, for its words.
         after: Aware; excluded.
         until: Aware; included. None: ten years on.
         count: Most runs; at most 1,000.
     """
-    window = after, until or after + YEARS
+    schedule = timing.recurrence
+    window = timing.within(after, until or after + YEARS)
     found = list(islice(expand(schedule, *window, skipped=True), min(count, MOST_RUNS) + 1))
     shown = found[:count]
     return Preview(
         words=rule_in_words(schedule.rule, text),
-        runs=[run_document(one, schedule.zone) for one in shown],
-        shifts=[_shift_document(schedule, one) for one in _coming(schedule.zone, after)],
+        runs=[run_document(timing, one) for one in shown],
+        shifts=[shift_document(schedule, one) for one in coming_shifts(schedule.zone, after)],
         cut=len(found) > len(shown),
     )
 
 
-def run_document(firing: Firing, key: str) -> dict[str, Any]:
-    """One firing: instant, what the clock shows, the slot it stands for and how it came about."""
+def run_document(timing: Timing, firing: Firing) -> dict[str, Any]:
+    """One firing: its instant, what the clock shows, the slot it stands for, how it came about, when its job is due."""
+    key = timing.recurrence.zone
     local = firing.fire_at.astimezone(zone(key)) if firing.fire_at else None
+    due_at = timing.due_at(firing)
+    said = [firing_in_words(firing, key, clock(local) if local else ""), _closed(timing, firing)]
     return {
         "fire_at": firing.fire_at and instant(firing.fire_at),
+        "due_at": due_at and instant(due_at),
         "local": local and local.isoformat(),
         "slot": firing.slot.isoformat(),
         "pass": firing.number,
         "resolution": firing.resolution.value,
-        "words": firing_in_words(firing, key, _clock(local) if local else ""),
+        "words": "; ".join(filter(None, said)),
     }
+
+
+def _closed(timing: Timing, firing: Firing) -> str:
+    """Words for a firing on a closed day; "" for any other."""
+    if firing.fire_at is None or timing.holidays is None:
+        return ""
+    due_at = timing.due_at(firing)
+    runs_at = None if due_at is None else due_at - timing.delay
+    if runs_at == firing.fire_at:
+        return ""
+    there = zone(timing.recurrence.zone)
+    local = firing.fire_at.astimezone(there)
+    if runs_at is not None:
+        return closed_in_words(local, runs_at.astimezone(there))
+    step = -1 if timing.on_holiday is OnHoliday.PREVIOUS_BUSINESS_DAY else 1
+    moves = timing.on_holiday is not OnHoliday.SKIP
+    opens = timing.holidays.open_day(local.date(), step) is not None
+    return closed_in_words(local, None, merged=moves and opens)
 
 
 def instant(moment: datetime) -> str:
@@ -153,18 +178,20 @@ def instant(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _clock(local: datetime) -> str:
+def clock(local: datetime) -> str:
+    """What a clock shows, without seconds that are none."""
     return f"{local:%H:%M:%S}".removesuffix(":00")
 
 
-def _coming(key: str, after: datetime) -> list[Shift]:
-    begin = round(after.timestamp())
-    return shifts(key, begin, begin + round(AHEAD.total_seconds()))
+def coming_shifts(key: str, after: datetime, until: datetime | None = None) -> list[Shift]:
+    """When the clocks of a zone are moved; within 18 months unless said otherwise."""
+    return shifts(key, round(after.timestamp()), round((until or after + AHEAD).timestamp()))
 
 
-def _shift_document(schedule: Recurrence, shift: Shift) -> dict[str, Any]:
+def shift_document(schedule: Recurrence, shift: Shift) -> dict[str, Any]:
+    """One change of the clock, and what each policy would do to the slots it touches."""
     at = datetime.fromtimestamp(shift.at, UTC)
-    before, after = (_clock(at + timedelta(seconds=o)) for o in (shift.before, shift.after))
+    before, after = (clock(at + timedelta(seconds=o)) for o in (shift.before, shift.after))
     gap = shift.after > shift.before
     name = "on_gap" if gap else "on_overlap"
     others = (

@@ -77,10 +77,19 @@ def _conflicts(
     if running != OnRunning.ALLOW and "concurrency_key" in values.get("job", {}):
         reason = "needs the job's concurrency key for itself; use allow, or leave that out"
         found.append(InvalidField(f"{pointer}/on_running", "conflict", reason))
-    moved = values.get("on_holiday", OnHoliday.SKIP) != OnHoliday.SKIP
-    if moved and values.get("calendar") is None:
+    return found + holiday_faults(values, rule, pointer)
+
+
+def holiday_faults(
+    values: Mapping[str, Any], rule: Rule | Every | None, pointer: str = ""
+) -> list[InvalidField]:
+    """What `on_holiday` cannot do without a calendar or with such a rule."""
+    if values.get("on_holiday", OnHoliday.SKIP) == OnHoliday.SKIP:
+        return []
+    found = []
+    if values.get("calendar") is None:
         found.append(InvalidField(f"{pointer}/on_holiday", "conflict", "needs a calendar"))
-    if moved and rule is not None and (isinstance(rule, Every) or rule.is_interval):
+    if rule is not None and (isinstance(rule, Every) or rule.is_interval):
         reason = "must be skip for a rule that follows elapsed time"
         found.append(InvalidField(f"{pointer}/on_holiday", "conflict", reason))
     return found
@@ -131,6 +140,11 @@ def _unless_null(parse: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
     return lambda value, place: None if value is None else parse(value, place)
 
 
+# Of a calendar, for a rule that is stored nowhere as well.
+HOLIDAY_FIELDS: dict[str, Callable[[Any, str], Any]] = {
+    "calendar": _unless_null(text(100)),
+    "on_holiday": _one_of(OnHoliday),
+}
 _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "name": text(200),
     "job": _template,
@@ -143,6 +157,5 @@ _FIELDS: dict[str, Callable[[Any, str], Any]] = {
     "ends_at": _unless_null(time),
     "max_runs": _unless_null(integer(1, 1_000_000_000)),
     "on_running": _one_of(OnRunning),
-    "calendar": _unless_null(text(100)),
-    "on_holiday": _one_of(OnHoliday),
+    **HOLIDAY_FIELDS,
 }

@@ -14,7 +14,7 @@ from django.utils import timezone
 from jobs.api.urls import operation
 from jobs.api.views import ApiView
 from jobs.errors import InvalidField
-from jobs.models import ApiToken, Job, Schedule
+from jobs.models import ApiToken, Calendar, Job, Schedule, Tenant
 from jobs.policies.tokens import mint
 from jobs.services.credentials import SCOPES, create_token
 from jobs.services.schedules import pause_schedule
@@ -52,22 +52,28 @@ BODIES: dict[str, Any] = {  # by the end of the path
     "/trigger": {},
     "/preview": {"cron": "@weekly"},
     "/schedules": NEW_SCHEDULE,
+    "/catch-up": {"from": "2026-01-01T00:00:00Z", "until": "2026-01-01T02:00:00Z"},
+    "/calendars": {"name": "other", "days": {"2027-12-25": "Christmas"}},
+    "/works": {"weekend": ["sun"]},
 }
+CALENDAR = "works"  # of the one tenant whose things are asked for
 
 
 def sample(path: str, job: Job, schedule: Schedule | None = None) -> str:
     schedule_id = "" if schedule is None else str(schedule.pk)
-    return path.replace("<str:job_id>", str(job.pk)).replace("<str:schedule_id>", schedule_id)
+    path = path.replace("<str:job_id>", str(job.pk)).replace("<path:name>", CALENDAR)
+    return path.replace("<str:schedule_id>", schedule_id)
 
 
 def body_of(method: str, path: str) -> Any:
-    if method == "POST":
+    if method in ("POST", "PUT"):
         return BODIES.get(f"/{path.rpartition('/')[2]}", REQUEST)
     return {} if method == "PATCH" else None
 
 
 def a_schedule(owner: Caller, path: str) -> Schedule:
     schedule = make_schedule(tenant=owner.tenant)
+    make_calendar(owner.tenant)
     if path.endswith("/resume"):
         who: dict[str, Any] = {
             "tenant": owner.tenant,
@@ -76,6 +82,10 @@ def a_schedule(owner: Caller, path: str) -> Schedule:
         }
         pause_schedule(**who, reason="billing run")
     return schedule
+
+
+def make_calendar(tenant: Tenant) -> None:
+    Calendar.objects.create(tenant=tenant, name=CALENDAR, weekend=["sat", "sun"])
 
 
 def test_s03_every_route_below_api_goes_through_the_one_base_class():
@@ -88,8 +98,8 @@ def test_s03_every_route_below_api_goes_through_the_one_base_class():
 
 @pytest.mark.parametrize(("method", "path", "scope"), OPERATIONS)
 def test_s02_every_operation_needs_its_scope_and_no_other_opens_it(owner, method, path, scope):
-    body = body_of(method, path)
     path = sample(path, make_job(tenant=owner.tenant), a_schedule(owner, path))
+    body = body_of(method, path)
     for other in sorted(SCOPES - {scope}):
         answer = Caller(owner.tenant, scopes=[other]).call(method, path, body)
         assert assert_problem(answer, 403, "scope_missing")["scope"] == scope
@@ -97,7 +107,7 @@ def test_s02_every_operation_needs_its_scope_and_no_other_opens_it(owner, method
     everything_else = Caller(owner.tenant, scopes=SCOPES - {scope})
     assert_problem(everything_else.call(method, path, body), 403, "scope_missing")
     assert_problem(Caller(owner.tenant, scopes=[]).call(method, path, body), 403, "scope_missing")
-    seen = {"If-Match": '"v1"'} if method in ("PATCH", "DELETE") else {}
+    seen = {"If-Match": '"v1"'} if method in ("PUT", "PATCH", "DELETE") else {}
     allowed = Caller(owner.tenant, scopes=[scope]).call(method, path, body, headers=seen)
     assert allowed.status < 300
 
@@ -131,11 +141,12 @@ def test_s02_a_route_to_any_other_view_does_not_come_up():
 
 def test_s02_a_token_reaches_its_own_tenant_only(owner, stranger):
     job, schedule = make_job(tenant=owner.tenant), make_schedule(tenant=owner.tenant)
+    make_calendar(owner.tenant)
     for method, path, _ in OPERATIONS:
-        if "_id>" in path:
-            body = body_of(method, path)
+        if ":" in path:
+            there = sample(path, job, schedule)
             answer = stranger.call(
-                method, sample(path, job, schedule), body, headers={"If-Match": '"v1"'}
+                method, there, body_of(method, there), headers={"If-Match": '"v1"'}
             )
             assert_problem(answer, 404, "not_found")
 

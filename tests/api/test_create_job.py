@@ -17,7 +17,7 @@ from tests.factories import make_pool
 
 JOB_MEMBERS = set(
     """id tenant handler status phase due_at lane priority labels attempt max_attempts request_key idempotency_token
-    reference tags payload result last_error cancel lease created_at started_at finished_at start_lag_seconds
+    reference tags schedule fire_at payload result last_error cancel lease created_at started_at finished_at start_lag_seconds
     links""".split()  # noqa: SIM905
 )
 

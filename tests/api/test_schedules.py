@@ -96,6 +96,45 @@ def test_kf15_pause_and_resume(owner):
     assert waiting() == 3
 
 
+def test_a_catch_up_makes_what_did_not_run_once(owner):
+    made = create(owner, cron="0 * * * *")
+    path, day = of(made, "/catch-up"), {"from": "2026-01-05T00:00:00Z"}
+    done = owner.call("POST", path, {**day, "until": "2026-01-05T03:00:00Z"})
+    assert (done.status, done.body) == (202, {"made": 4, "known": 0, "closed": 0})
+    again = owner.call("POST", path, {**day, "until": "2026-01-05T04:00:00Z"})
+    assert again.body == {"made": 1, "known": 4, "closed": 0}
+    rows = owner.call("GET", of(made, "/occurrences?until=2026-01-06T00:00:00Z")).body["items"]
+    assert [row["caught_up"] for row in rows] == [True] * 5
+    job = owner.get(rows[0]["job"]).body
+    assert (job["schedule"], job["fire_at"]) == (made.body["id"], "2026-01-05T04:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer", "code"),
+    [
+        ({}, "/from", "required"),
+        ({"from": "2026-01-05"}, "/from", "invalid_time"),
+        ({"from": "2026-01-05T00:00:00Z"}, "/until", "required"),
+        ({"from": "2026-01-05T00:00:00Z", "until": "2026-01-04T00:00:00Z"}, "/until", "out_of_range"),
+        ({"from": "2026-01-05T00:00:00Z", "until": "2099-01-04T00:00:00Z"}, "/until", "out_of_range"),
+        ({"from": "2020-01-05T00:00:00Z", "until": "2026-01-04T00:00:00Z"}, "/until", "out_of_range"),
+        ({"reason": "x"}, "/reason", "unknown"),
+    ],
+)  # fmt: skip
+def test_a_range_that_cannot_be_caught_up_is_refused_by_field(owner, fields, pointer, code):
+    made = create(owner)
+    problem = assert_problem(
+        owner.call("POST", of(made, "/catch-up"), fields), 422, "schedule_invalid"
+    )
+    assert (pointer, code) in [(one["pointer"], one["code"]) for one in problem["errors"]]
+    assert waiting() == 3
+
+
+def test_a_job_that_no_schedule_made_names_none(owner):
+    body = owner.create().body
+    assert (body["schedule"], body["fire_at"]) == (None, None)
+
+
 def test_a_run_now_is_one_job_by_its_key(owner):
     made = create(owner)
     first = owner.call("POST", of(made, "/trigger"), {"request_key": "now-1"})
@@ -195,6 +234,8 @@ def test_s05_the_schedules_of_another_tenant_are_not_found(owner, stranger):
         ("POST", "/resume", {}),
         ("POST", "/trigger", {}),
         ("GET", "/occurrences", None),
+        ("GET", "/versions", None),
+        ("POST", "/catch-up", {"from": "2026-01-01T00:00:00Z", "until": "2026-01-01T01:00:00Z"}),
     ):
         missing = stranger.call(method, of(made, rest), body, headers=tag)
         assert_problem(missing, 404, "not_found")

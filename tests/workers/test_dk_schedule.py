@@ -97,6 +97,7 @@ def test_kf02_a_gap_is_told_in_words_with_what_each_policy_would_do() -> None:
     moved = shown["runs"][2]
     assert moved == {
         "fire_at": "2027-03-28T01:00:00Z",
+        "due_at": "2027-03-28T01:00:00Z",
         "local": "2027-03-28T03:00:00+02:00",
         "slot": "2027-03-28T02:30:00",
         "pass": 1,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from jobs.errors import InvalidField, ValidationFailed
+from jobs.policies.timing import Timing
 from jobs.policies.zones import ZONE_DATA
 from jobs.services.preview import (
     MOST_RUNS,
@@ -65,7 +66,7 @@ def run(options: Namespace, out: TextIO, err: TextIO) -> int:
     except (InvalidField, ValidationFailed) as error:
         return _refused(error, options, out, err)
     shown = preview(
-        schedule,
+        Timing(recurrence=schedule),
         text=options.cron or "",
         after=after,
         until=options.until,

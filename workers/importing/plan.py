@@ -15,6 +15,7 @@ from django.db import DatabaseError, transaction
 from jobs.errors import InvalidField, JobError, NotFound, ValidationFailed
 from jobs.models import Schedule, ScheduleVersion, Tenant
 from jobs.policies.times import parse_time
+from jobs.policies.timing import Timing
 from jobs.services.calendars import find_calendar
 from jobs.services.preview import Preview, check_upcoming, parse_recurrence, preview
 from jobs.services.requests import parse_request
@@ -178,7 +179,8 @@ class Planner:
         text = str(fields.get("cron") or "")
         starts, ends = (_moment(fields.get(name)) for name in ("starts_at", "ends_at"))
         after = max(self._now, starts - timedelta(seconds=1)) if starts else self._now
-        row.shown = preview(recurrence, text=text, after=after, until=ends, count=NEXT_RUNS)
+        timing = Timing(recurrence=recurrence)
+        row.shown = preview(timing, text=text, after=after, until=ends, count=NEXT_RUNS)
         if not row.shown.runs:  # by its bounds, or never
             check_upcoming(recurrence, self._now)
 
