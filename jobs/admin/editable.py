@@ -96,3 +96,8 @@ class EditableAdmin(ReadOnlyAdmin):
             obj.save(force_insert=True)
         elif names := [name for name in form.changed_data if name in self.editable]:
             obj.save(update_fields=names)
+
+
+def actor_of(request: HttpRequest) -> str:
+    """Who is signed in, as history names them."""
+    return f"user:{request.user.get_username()}"

@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Max, QuerySet
 from django.http import HttpRequest
 
-from jobs.admin.editable import BURST, RATE, Bounds, EditableAdmin
+from jobs.admin.editable import BURST, RATE, Bounds, EditableAdmin, actor_of
 from jobs.clock import database_now
 from jobs.errors import NotPaused
 from jobs.models import ConcurrencyLimit, Handler, Lane, Pause, Reserve, Tenant
@@ -43,7 +43,7 @@ class TenantAdmin(EditableAdmin):
     # Both decide where its jobs are and under which name its handlers speak to others.
     fixed = ("slug", "shard_spread")
     editable = (
-        "name", "timezone", "weight", "max_running", "max_backlog", "start_rate", "start_burst",
+        "name", "timezone", "on_gap", "on_overlap", "weight", "max_running", "max_backlog", "start_rate", "start_burst",
     )  # fmt: skip
     bounds: ClassVar = {"start_rate": RATE, "start_burst": BURST}
 
@@ -155,7 +155,7 @@ class PauseAdmin(EditableAdmin):
         paused = pause(
             kind=Pause.Kind(obj.kind),
             target=obj.target,
-            actor=_actor(request),
+            actor=actor_of(request),
             reason=obj.reason,
             resume_at=obj.resume_at,
         )
@@ -166,10 +166,6 @@ class PauseAdmin(EditableAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         try:
-            resume(kind=Pause.Kind(obj.kind), target=obj.target, actor=_actor(request))
+            resume(kind=Pause.Kind(obj.kind), target=obj.target, actor=actor_of(request))
         except NotPaused as refused:
             self.message_user(request, refused.detail, messages.WARNING)
-
-
-def _actor(request: HttpRequest) -> str:
-    return f"user:{request.user.get_username()}"

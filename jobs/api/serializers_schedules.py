@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,13 +10,16 @@ from django.urls import reverse
 
 from jobs.api.serializers import time_out
 from jobs.models import Calendar, Occurrence, Schedule, ScheduleVersion
-from jobs.policies.masking import MASK, mask_texts, mask_values
+from jobs.policies.masking import mask_texts
 from jobs.queries.schedule_lists import State, state_of
 from jobs.services.ledger_words import firing_words
-from jobs.services.schedule_requests import fields_of
 from jobs.services.upcoming import Upcoming
-
-HOLDS = ("timezone", "on_gap", "on_overlap")
+from jobs.services.version_fields import (
+    effective_fields,
+    stored_fields,
+    version_changes,
+    version_fields,
+)
 
 
 def schedule_url(schedule_id: UUID) -> str:
@@ -56,8 +58,8 @@ def schedule_out(
         "name": schedule.name,
         "state": state.value,
         "version": schedule.version,
-        **_stored(version, reveal=reveal),
-        "effective": {name: getattr(version, f"in_{name}") for name in HOLDS},
+        **stored_fields(version, reveal=reveal),
+        "effective": effective_fields(version),
         "paused": {
             "at": time_out(schedule.paused_at),
             "by": schedule.paused_by,
@@ -84,55 +86,14 @@ def version_out(
         before: The one before it; None: it is the first.
         reveal: As of `schedule_out`.
     """
-    shown = _version(version, reveal=reveal)
-    changes: dict[str, list[Any]] = {}
-    if before is not None:
-        old, then = _version(before, reveal=reveal), _flat(_version(before, reveal=True))
-        new, now = _flat(shown), _flat(_version(version, reveal=True))
-        names = [name for name in now if now[name] != then[name]]  # a masked change is one, too
-        changes = {name: [_flat(old)[name], new[name]] for name in names}
     return {
         "number": version.number,
         "why": version.why,
         "since": time_out(version.since),
         "created_by": version.created_by,
         "created_at": time_out(version.created_at),
-        **shown,
-        "changes": changes,
-    }
-
-
-def _version(version: ScheduleVersion, *, reveal: bool) -> dict[str, Any]:
-    return {
-        **_stored(version, reveal=reveal),
-        "calendar_edition": version.calendar and version.calendar.number,
-        "effective": {name: getattr(version, f"in_{name}") for name in HOLDS},
-        "zone_data": version.zone_data,
-    }
-
-
-def _flat(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """With each effective value by its own name."""
-    flat: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name == "effective":
-            flat |= {f"effective.{part}": held for part, held in value.items()}
-        else:
-            flat[name] = value
-    return flat
-
-
-def _stored(version: ScheduleVersion, *, reveal: bool) -> dict[str, Any]:
-    job = dict(version.template)
-    if not reveal and "payload" in job:
-        job["payload"] = mask_values(job["payload"])
-    if not reveal and "payload_ref" in job:
-        job["payload_ref"] = MASK
-    return {
-        **fields_of(version),
-        "starts_at": time_out(version.starts_at),
-        "ends_at": time_out(version.ends_at),
-        "job": job,
+        **version_fields(version, reveal=reveal),
+        "changes": version_changes(version, before, reveal=reveal),
     }
 
 

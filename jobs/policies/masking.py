@@ -50,6 +50,44 @@ def mask_values(value: object) -> object:
     return value
 
 
+def unmask(value: object, stored: object) -> object:
+    """A copy in which what is masked has again what is stored at its place: somebody edited what `mask_values` gave.
+
+    Where nothing is stored at that place, or a list has another length, the mask stays.
+
+    >>> unmask({"card": "***", "amount": 8}, {"card": "4111", "amount": 7})
+    {'card': '4111', 'amount': 8}
+    """
+    match value, stored:
+        case dict(), dict():
+            return {
+                key: stored[key]
+                if member == MASK and key in stored and is_secret(str(key))
+                else unmask(member, stored.get(key))
+                for key, member in value.items()
+            }
+        case list(), list() if len(value) == len(stored):
+            return [unmask(one, other) for one, other in zip(value, stored, strict=True)]
+    return value
+
+
+def is_masked(value: object) -> bool:
+    """True when the mask stands anywhere under a secret key.
+
+    >>> is_masked({"rows": [{"pin": 1, "token": "***"}]})
+    True
+    """
+    match value:
+        case dict():
+            return any(
+                (member == MASK and is_secret(str(key))) or is_masked(member)
+                for key, member in value.items()
+            )
+        case list():
+            return any(is_masked(member) for member in value)
+    return False
+
+
 def mask_text(text: str) -> str:
     """An error text in which values that follow a secret name and ":" or "=" are replaced by `MASK`.
 

@@ -38,7 +38,16 @@ from tests.console.rows import analyze, clone
 from tests.factories import make_job, make_pool, make_schedule, make_tenant, make_worker
 
 MODELS = sorted(apps.get_app_config("jobs").get_models(), key=lambda model: model.__name__)
-EDITED = {"ConcurrencyLimit", "Handler", "Lane", "Pause", "Reserve", "Tenant"}
+EDITED = {
+    "Calendar",
+    "ConcurrencyLimit",
+    "Handler",
+    "Lane",
+    "Pause",
+    "Reserve",
+    "Schedule",
+    "Tenant",
+}
 READ_ONLY = [model for model in MODELS if model.__name__ not in EDITED]
 
 
