@@ -1,160 +1,271 @@
-"""look at what a recurring rule will do"""
+"""look at recurring schedules and what they will do, hold them, make up for what they missed"""
 
 from __future__ import annotations
 
 import json
-import sys
 from argparse import ArgumentParser, Namespace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any, NamedTuple, TextIO
+from uuid import UUID
 
-from jobs.errors import InvalidField, ValidationFailed
-from jobs.policies.timing import Timing
+from jobs.clock import database_now
+from jobs.errors import InvalidField, JobError, NotFound, ValidationFailed
+from jobs.models import Schedule, Tenant
+from jobs.policies.times import format_time
 from jobs.policies.zones import ZONE_DATA
-from jobs.services.preview import (
-    MOST_RUNS,
-    Preview,
-    check_upcoming,
-    expected_instants,
-    parse_recurrence,
-    preview,
-)
-from jobs.services.requests import integer
+from jobs.queries.schedule_lists import Filters, State, list_schedules, read_schedules, state_of
+from jobs.queries.schedules import StoredSchedule, find_schedule
+from jobs.services.catching_up import catch_up
+from jobs.services.pausing import MAX_REASON
+from jobs.services.preview import AHEAD
+from jobs.services.requests import text
+from jobs.services.schedules import pause_schedule, resume_schedule, trigger_schedule
+from jobs.services.timings import defaults
+from jobs.services.touched import touched
+from jobs.services.upcoming import upcoming
 from workers.dk.history import moment, printable
+from workers.dk.pausing import operator
+from workers.dk.schedule_preview import add_preview, run_preview
 
-DONE, USAGE = 0, 2
-LAST = datetime(2099, 12, 31, 23, 59, 59, tzinfo=UTC)
+DONE, USAGE, NOT_FOUND, REFUSED = 0, 2, 3, 4
+BATCH = 200
+USUAL_AHEAD = timedelta(days=60)
+WHICH = "its id, or TENANT/NAME"
 
 
 def add_verbs(parser: ArgumentParser) -> None:
     """Verbs of the noun."""
-    verb = parser.add_subparsers(dest="verb", required=True).add_parser(
-        "preview", help="next runs of a rule, and the next changes of the clock"
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    add_preview(
+        verbs.add_parser("preview", help="next runs of a rule, and the next changes of the clock")
     )
-    what = verb.add_mutually_exclusive_group(required=True)
-    what.add_argument("--cron", help='five or six fields, or an alias: "30 2 * * *"')
-    what.add_argument(
-        "--every", help="90m, 36h (elapsed time), 3d, 2w, 1mo (dates); with --anchor"
+    several = verbs.add_parser("list", help="schedules, each with its next run")
+    several.add_argument("--state", choices=[str(one) for one in State])
+    coming = verbs.add_parser(
+        "transitions", help="schedules that the next changes of their clocks touch"
     )
-    what.add_argument("--cases", type=Path, metavar="FILE", help="many rules: {cases, invalid}")
-    verb.add_argument("--anchor", help="2026-03-01T09:00:00Z; for dates without the Z")
-    verb.add_argument("--timezone", default="UTC", help="default: UTC")
-    verb.add_argument("--on-gap", default="next_valid")
-    verb.add_argument("--on-overlap", default="first")
-    verb.add_argument("--after", type=moment, metavar="TIME", help="default: now")
-    verb.add_argument("--until", type=moment, metavar="TIME", help="default: ten years on")
-    verb.add_argument("--count", type=int, default=10, help=f"most runs, 1 to {MOST_RUNS}")
-    verb.add_argument("--json", action="store_true", help="one JSON document")
+    coming.add_argument("--until", type=moment, metavar="TIME", help="default: 60 days on")
+    for verb in (several, coming):
+        verb.add_argument("--tenant", metavar="SLUG", help="only this tenant's")
+    hold = verbs.add_parser("pause", help="nothing fires until it goes on")
+    hold.add_argument("--reason", required=True, help="why, for those who wonder")
+    hold.add_argument("--resume-at", type=moment, metavar="TIME", help="ends by itself then")
+    go_on = verbs.add_parser("resume", help="go on with what fires from now on")
+    now = verbs.add_parser("run", help="one job of it now, beside its firings")
+    now.add_argument("--request-key", metavar="KEY", help="the same key is the same job")
+    again = verbs.add_parser("catch-up", help="what did not run in a past range runs now, once")
+    again.add_argument("--from", dest="begin", type=moment, metavar="TIME", required=True)
+    again.add_argument("--until", type=moment, metavar="TIME", required=True)
+    for verb in (hold, go_on, now, again):
+        verb.add_argument("schedule", help=WHICH)
+    for verb in (several, coming, hold, go_on, now, again):
+        verb.add_argument("--json", action="store_true", help="one JSON document")
+
+
+class Told(NamedTuple):
+    """What is printed: for programs, and for people."""
+
+    document: dict[str, Any]
+    lines: list[str]
 
 
 def run(options: Namespace, out: TextIO, err: TextIO) -> int:
-    """Preview one rule, or a file of them; exit code 2 for one that is refused."""
-    if options.cases is not None:
-        return _all_cases(options.cases, out, err)
-    if not 1 <= options.count <= MOST_RUNS:
-        err.write(f"--count: must be from 1 to {MOST_RUNS}\n")
-        return USAGE
-    fields = {
-        name: getattr(options, name)
-        for name in ("cron", "every", "anchor", "timezone", "on_gap", "on_overlap")
-    }
-    after = options.after or datetime.now(UTC)
+    """Carry a verb out; exit code 2 for bad arguments, 3 for no such schedule or tenant, 4 when it is refused."""
+    if options.verb == "preview":
+        return run_preview(options, out, err)
     try:
-        schedule = parse_recurrence(fields)
-        check_upcoming(schedule, after)
-    except (InvalidField, ValidationFailed) as error:
-        return _refused(error, options, out, err)
-    shown = preview(
-        Timing(recurrence=schedule),
-        text=options.cron or "",
-        after=after,
-        until=options.until,
-        count=options.count,
-    )
+        told = VERBS[options.verb](options)
+    except NotFound as error:
+        return _refused(err, [error.detail], NOT_FOUND)
+    except ValidationFailed as several:
+        return _refused(err, [f"{one.pointer}: {one.reason}" for one in several.errors], USAGE)
+    except JobError as error:
+        return _refused(err, [error.detail], REFUSED)
     if options.json:
-        out.write(json.dumps(shown.document()) + "\n")
+        out.write(json.dumps(told.document) + "\n")
     else:
-        out.writelines(printable(line) + "\n" for line in _lines(shown, options.timezone))
+        out.writelines(printable(line) + "\n" for line in told.lines)
     return DONE
 
 
-def _lines(shown: Preview, key: str) -> list[str]:
-    lines = [shown.words]
-    for one in shown.runs:
-        time = f"{one['local']}  {one['fire_at']}" if one["fire_at"] else f"{one['slot']}  skipped"
-        lines.append("  ".join(filter(None, [time, one["words"]])))
-    if not shown.runs:
-        lines.append("nothing in this time")
-    if shown.shifts:
-        lines.append(f"the clock of {key} in the next 18 months (zone data {ZONE_DATA}):")
-    for shift in shown.shifts:
-        lines.append(f"  {shift['at']}  {shift['words']}")
-        lines += [
-            f"    {policy}: {', '.join(runs) or 'does not run'}"
-            for policy, runs in shift["would_run"].items()
-        ]
-    return lines
+def _list(options: Namespace) -> Told:
+    state = None if options.state is None else State(options.state)
+    slugs, now = dict(Tenant.objects.values_list("pk", "slug")), database_now()
+    found, lines = [], []
+    for one, stored in _all(tenant_id(options.tenant), state):
+        told = upcoming(stored, after=now, count=1, running=True)
+        doing = state_of(one, now)
+        runs = told.runs if doing is not State.ENDED else []
+        next_run = runs[0]["due_at"] if runs else None
+        line = {
+            "id": str(one.pk),
+            "tenant": slugs.get(one.tenant_id),
+            "name": one.name,
+            "state": doing.value,
+            "next_run": next_run,
+            "timezone": stored.timezone,
+            "words": told.words,
+        }
+        found.append(line)
+        why = f": {one.pause_reason}" if doing is State.PAUSED else ""
+        place = f"{line['tenant']}/{one.name}"
+        lines.append(
+            f"{one.pk}  {doing:<7} {next_run or '-':<20}  {place}  {told.words} ({stored.timezone}){why}"
+        )
+    return Told({"schedules": found}, lines or ["no schedules"])
 
 
-def _refused(
-    error: InvalidField | ValidationFailed, options: Namespace, out: TextIO, err: TextIO
-) -> int:
-    faults = error.errors if isinstance(error, ValidationFailed) else [error]
-    if options.json:
-        told = [
-            {"pointer": one.pointer, "code": one.field_code, "detail": one.reason}
-            for one in faults
-        ]
-        out.write(json.dumps({"errors": told}) + "\n")
-    for one in faults:
-        err.write(printable(f"{one.pointer}: {one.field_code}: {one.reason}") + "\n")
-    return USAGE
+def _transitions(options: Namespace) -> Told:
+    now = database_now()
+    until = options.until or now + USUAL_AHEAD
+    if not now < until <= now + AHEAD:
+        raise _unusable("--until", "must be in the next 18 months")
+    slugs = dict(Tenant.objects.values_list("pk", "slug"))
+    owners: dict[str, str] = {}
+
+    def seen() -> Iterator[tuple[Schedule, StoredSchedule]]:
+        for one, stored in _all(tenant_id(options.tenant), None):
+            owners[str(one.pk)] = slugs.get(one.tenant_id, "?")
+            yield one, stored
+
+    found = touched(seen(), after=now, until=until)
+    lines = []
+    for change in found.transitions:
+        lines.append(f"{change['at']}  {change['zone']}  {change['words']}")
+        for each in change["schedules"]:
+            each["tenant"] = owners[each["id"]]
+            policy = ", ".join(f"{name}={value}" for name, value in each["policy"].items())
+            lines.append(f"  {each['tenant']}/{each['name']}  {each['words']}  {policy}")
+            lines += [f"    {_run_line(one)}" for one in each["runs"]]
+            lines += ["    and more"] * each["cut"]
+    unreadable = [str(one) for one in found.unreadable]
+    lines += [f"{one}  cannot be read" for one in unreadable]
+    told = {
+        "transitions": found.transitions,
+        "unreadable": unreadable,
+        "until": format_time(until),
+        "zone_data": ZONE_DATA,
+    }
+    return Told(told, lines or [f"no schedule is touched until {format_time(until)}"])
 
 
-def _all_cases(path: Path, out: TextIO, err: TextIO) -> int:
-    """{id: [instants]} or {id: {"error": code}}, one bad case never stopping the others."""
+def _run_line(one: dict[str, Any]) -> str:
+    time = f"{one['local']}  {one['fire_at']}" if one["fire_at"] else f"{one['slot']}  skipped"
+    return "  ".join(filter(None, [time, one["words"]]))
+
+
+def _pause(options: Namespace) -> Told:
+    found, tenant = _one(options.schedule)
     try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-        cases = json.loads(text)
-        listed = [*cases.get("cases", ()), *cases.get("invalid", ())]
-        answers = {_name(case, number): _case(case) for number, case in enumerate(listed)}
-    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
-        err.write(f"--cases: cannot read {path}: {error}\n")
-        return USAGE
-    out.write(json.dumps(answers, indent=1) + "\n")
-    return DONE
+        reason = text(MAX_REASON)(options.reason.strip(), "--reason")
+    except InvalidField as fault:
+        raise ValidationFailed([fault]) from None
+    if options.resume_at is not None and options.resume_at <= database_now():
+        raise _unusable("--resume-at", "must be in the future")
+    paused = pause_schedule(
+        tenant=tenant,
+        schedule_id=found.pk,
+        actor=operator(),
+        reason=reason,
+        resume_at=options.resume_at,
+    )
+    end = paused.resume_at and format_time(paused.resume_at)
+    until = f" until {end}" if end else ""
+    told = {"paused": str(found.pk), "reason": reason, "resume_at": end}
+    name = f"{tenant.slug}/{found.name}"
+    words = "what a worker has already goes on"
+    return Told(told, [f"schedule {name}: paused{until} ({reason}); {words}"])
 
 
-def _name(case: Any, number: int) -> str:
-    return str(case.get("id", case.get("cron", number))) if isinstance(case, dict) else str(number)
+def _resume(options: Namespace) -> Told:
+    found, tenant = _one(options.schedule)
+    resume_schedule(tenant=tenant, schedule_id=found.pk, actor=operator())
+    name = f"{tenant.slug}/{found.name}"
+    return Told({"resumed": str(found.pk)}, [f"schedule {name}: paused → going on"])
 
 
-def _case(case: Any) -> list[str] | dict[str, str]:
-    policy = case.get("policy", {}) if isinstance(case, dict) else None
-    if not isinstance(policy, dict):
-        return {"error": "wrong_type"}
-    fields = {**policy, "timezone": case.get("tz")}
-    fields |= {name: case.get(name) for name in ("cron", "every", "anchor")}
+def _run_now(options: Namespace) -> Told:
+    found, tenant = _one(options.schedule)
+    made = trigger_schedule(
+        tenant=tenant,
+        schedule_id=found.pk,
+        actor=operator(),
+        request_key=options.request_key,
+    )
+    told = {"job": str(made.job_id), "created": made.created}
+    new = "new job" if made.created else "known job"
+    return Told(told, [f"schedule {tenant.slug}/{found.name}: {new} {made.job_id}"])
+
+
+def _catch_up(options: Namespace) -> Told:
+    found, tenant = _one(options.schedule)
+    done = catch_up(
+        tenant=tenant,
+        schedule_id=found.pk,
+        begin=options.begin,
+        until=options.until,
+        actor=operator(),
+    )
+    words = f"{done.made} made up for, {done.known} had run or have a job, {done.closed} on closed days"
+    return Told(done._asdict(), [f"schedule {tenant.slug}/{found.name}: {words}"])
+
+
+VERBS: dict[str, Callable[[Namespace], Told]] = {
+    "list": _list,
+    "transitions": _transitions,
+    "pause": _pause,
+    "resume": _resume,
+    "run": _run_now,
+    "catch-up": _catch_up,
+}
+
+
+def _unusable(argument: str, reason: str) -> ValidationFailed:
+    return ValidationFailed([InvalidField(argument, "out_of_range", reason)])
+
+
+def tenant_id(slug: str | None) -> int | None:
+    """The tenant of this name; None for all.
+
+    Raises:
+        NotFound: There is none.
+    """
+    if slug is None:
+        return None
+    there = Tenant.objects.filter(slug=slug) if slug.isprintable() else Tenant.objects.none()
+    if (key := there.values_list("pk", flat=True).first()) is None:
+        raise NotFound(f"There is no tenant {slug!r}.")
+    return key
+
+
+def _one(named: str) -> tuple[Schedule, Tenant]:
+    missing = NotFound(f"There is no schedule {named!r}.")
+    there = Schedule.objects.filter(deleted_at=None)
+    slug, slash, name = named.partition("/")
     try:
-        schedule = parse_recurrence(fields)
-        after = _instant(case.get("start_utc", "2026-01-01T00:00:00Z"), "/start_utc")
-        until = _instant(case["end_utc"], "/end_utc") if "end_utc" in case else LAST
-        most = None if "end_utc" in case else MOST_RUNS
-        count = integer(0, 10**9)(case["count"], "/count") if "count" in case else most
-        return list(expected_instants(schedule, after=after, until=until, count=count))
-    except ValidationFailed as error:
-        return {"error": error.errors[0].field_code}
-    except InvalidField as error:
-        return {"error": error.field_code}
-
-
-def _instant(text: object, pointer: str) -> datetime:
-    """Of any year, unlike the times of jobs: a window may lie outside the years that count."""
-    try:
-        found = datetime.fromisoformat(str(text))
+        there = (
+            there.filter(tenant__slug=slug, name=name) if slash else there.filter(pk=UUID(named))
+        )
     except ValueError:
-        raise InvalidField(pointer, "invalid_time", "is not a time") from None
-    if found.tzinfo is None:
-        raise InvalidField(pointer, "offset_missing", "needs an offset such as Z or +01:00")
-    return found
+        raise missing from None
+    key = there.values_list("pk", "tenant").first() if named.isprintable() else None
+    if key is None:
+        raise missing
+    found = find_schedule(tenant_id=key[1], schedule_id=key[0])
+    return found, Tenant.objects.get(pk=key[1])
+
+
+def _all(tenant_key: int | None, state: State | None) -> Iterator[tuple[Schedule, StoredSchedule]]:
+    """Every schedule by name, as it is listed and as it is expanded; a batch at a time."""
+    after: tuple[str, UUID] | None = None
+    filters = Filters(tenant_id=tenant_key, state=state)
+    while page := list_schedules(filters, limit=BATCH, after=after):
+        stored = read_schedules([one.pk for one in page], defaults=defaults())
+        yield from ((one, stored[one.pk]) for one in page if one.pk in stored)
+        after = page[-1].name, page[-1].pk
+
+
+def _refused(err: TextIO, words: list[str], code: int) -> int:
+    err.writelines(f"{printable(one)}\n" for one in words)
+    return code

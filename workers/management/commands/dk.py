@@ -9,10 +9,11 @@ from typing import Any
 from django.core.management.base import BaseCommand
 
 from jobs.services.pausing import TARGETS
-from workers.dk import history, job, schedule
+from workers.dk import calendar, history, job, schedule
 from workers.dk.pausing import Pausable, Pauses
 
 NOUNS: dict[str, Any] = {
+    "calendar": calendar,
     "history": history,
     "job": job,
     "pause": Pauses(),
