@@ -12,7 +12,12 @@ from jobs.admin.service_form import ServiceForm
 from jobs.clock import database_now
 from jobs.models import Calendar, Tenant
 from jobs.policies.holidays import MOST_FILE, WEEKDAYS
-from jobs.services.calendars import create_calendar, parse_calendar, replace_calendar
+from jobs.services.calendars import (
+    CalendarRequest,
+    create_calendar,
+    parse_calendar,
+    replace_calendar,
+)
 
 NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 
@@ -88,13 +93,17 @@ class CalendarForm(ServiceForm):
         except UnicodeDecodeError:
             raise ValidationError("The file is not in UTF-8.") from None
 
+    def request_of(self, given: dict[str, Any]) -> CalendarRequest:
+        """The fields of the form as a request."""
+        name = given.get("name") if self.stored_days is None else self.instance.name
+        fields = {"name": name, "days": given.get("days", {}), "weekend": given.get("weekend", [])}
+        if given.get("ics") is not None:
+            fields["ics"] = given["ics"]
+        return parse_calendar(fields, today=database_now().date())
+
     def ask(self, given: dict[str, Any]) -> Calendar:
         """Create it, or its next edition."""
-        name = given.get("name") or self.instance.name
-        fields = {"name": name, "days": given["days"], "weekend": given["weekend"]}
-        if given["ics"] is not None:
-            fields["ics"] = given["ics"]
-        request = parse_calendar(fields, today=database_now().date())
+        request = self.request_of(given)
         if self.stored_days is None:
             return create_calendar(tenant=given["tenant"], request=request, actor=self.actor)
         if not self.has_changed():

@@ -11,9 +11,9 @@ from jobs.admin.service_form import JsonText, ServiceForm, pretty
 from jobs.models import Schedule, ScheduleVersion, Tenant
 from jobs.policies.masking import is_masked, mask_values, unmask
 from jobs.policies.times import format_time
-from jobs.services.schedule_requests import fields_of, parse_schedule
+from jobs.services.schedule_requests import ScheduleRequest, fields_of, parse_schedule
 from jobs.services.schedules import create_schedule, edit_schedule
-from jobs.services.timings import tenant_defaults
+from jobs.services.timings import defaults, tenant_defaults
 from jobs.states import Misfire, OnGap, OnHoliday, OnOverlap, OnRunning
 
 TIME = "2027-01-31T09:00:00Z; empty: none"
@@ -119,16 +119,28 @@ class ScheduleForm(ServiceForm):
             raise ValidationError("*** stands where nothing is stored: write the value.")
         return job
 
-    def ask(self, given: dict[str, Any]) -> Schedule:
-        """Create or edit; what was not changed gets no new version."""
+    def request_of(self, given: dict[str, Any]) -> ScheduleRequest:
+        """The fields of the form as a request."""
         fields = {
             name: given[name]
             for name in FIELDS
             if name in given and (given[name] not in ("", None) or name in _WITHOUT_DEFAULT)
         }
         fields |= {name: None for name in _WITHOUT_DEFAULT if fields.get(name) == ""}
-        tenant: Tenant = given.get("tenant") or Tenant.objects.get(pk=self.instance.tenant_id)
-        request = parse_schedule(fields, defaults=tenant_defaults(tenant))
+        tenant = self._tenant(given)
+        holds = defaults() if tenant is None else tenant_defaults(tenant)
+        return parse_schedule(fields, defaults=holds)
+
+    def _tenant(self, given: dict[str, Any]) -> Tenant | None:
+        if self.version is None:
+            return given.get("tenant")
+        return Tenant.objects.get(pk=self.instance.tenant_id)
+
+    def ask(self, given: dict[str, Any]) -> Schedule:
+        """Create or edit; what was not changed gets no new version."""
+        request = self.request_of(given)
+        tenant = self._tenant(given)
+        assert tenant is not None, "the field is required"  # noqa: S101
         if self.version is None:
             return create_schedule(tenant=tenant, request=request, actor=self.actor)
         if not self.has_changed():

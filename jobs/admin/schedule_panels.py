@@ -37,7 +37,12 @@ def next_runs(schedule: Schedule) -> SafeString:
         return SafeString("It was deleted.")
     told = upcoming(stored, after=database_now(), count=RUNS)
     lines = [
-        (one["local"] or one["slot"], one["fire_at"] or "", one["due_at"] or "", one["words"])
+        (
+            When(one["local"] or one["slot"]),
+            When(one["fire_at"] or ""),
+            When(one["due_at"] or ""),
+            one["words"],
+        )
         for one in told.runs
     ]
     table = _table(("By its clock", "UTC", "Job is due", ""), lines)
@@ -64,7 +69,7 @@ def clock_changes(schedule: Schedule) -> SafeString:
         would = [
             f"{name}: {', '.join(at) or 'not at all'}" for name, at in one["would_run"].items()
         ]
-        lines.append((one["at"], one["kind"], one["words"], "; ".join(would)))
+        lines.append((When(one["at"]), one["kind"], one["words"], "; ".join(would)))
     if not lines:
         return format_html("The clock of {} is not moved in the next 18 months.", rule.zone)
     return _table(("UTC", "Kind", rule.zone, "Would run"), lines)
@@ -76,7 +81,7 @@ def ledger(schedule: Schedule) -> SafeString:
     jitters = jitters_of(schedule.pk, {row.version for row in rows})
     lines = [
         (
-            row.slot,
+            When(row.slot),
             row.timezone,
             _utc(row.fire_at),
             _utc(row.due_at),
@@ -124,8 +129,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
-def _utc(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+class When(str):
+    """A time, which a table shows on one line."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.replace("T", " ")
+
+
+def _utc(moment: datetime | None) -> When:
+    return When("" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}")
 
 
 def _job(row: Occurrence) -> SafeString:
@@ -137,9 +151,12 @@ def _job(row: Occurrence) -> SafeString:
 
 def _table(heads: Iterable[str], lines: Iterable[tuple[Any, ...]]) -> SafeString:
     head = format_html_join("", "<th scope='col'>{}</th>", ((one,) for one in heads))
-    body = format_html_join(
-        "",
-        "<tr>{}</tr>",
-        ((format_html_join("", "<td>{}</td>", ((cell,) for cell in line)),) for line in lines),
-    )
+    cells = ((format_html_join("", "{}", ((_cell(one),) for one in line)),) for line in lines)
+    body = format_html_join("", "<tr>{}</tr>", cells)
     return format_html("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>", head, body)
+
+
+def _cell(value: Any) -> SafeString:
+    if isinstance(value, When):
+        return format_html('<td class="nowrap">{}</td>', str(value))
+    return format_html("<td>{}</td>", value)

@@ -74,9 +74,10 @@ class CalendarAdmin(ServiceAdmin):
     editable = ("days", "weekend", "ics", "seen")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        fields = super().get_fields(request, obj)
-        edits = obj is not None and self.has_change_permission(request, obj)
-        return (*fields, "ics", "seen") if edits else fields
+        if obj is None or not self.has_change_permission(request, obj):
+            return super().get_fields(request, obj)
+        shown = [one for name, one in self.shown_as.items() if name not in self.editable]
+        return (*self.editable, *shown)
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
@@ -138,6 +139,21 @@ class ScheduleAdmin(ServiceAdmin):
             return (*self.shown, *PANELS)
         shown = [one for name, one in self.shown_as.items() if name not in self.editable]
         return (*FIELDS, "seen", *PANELS, *shown)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        fields = self.get_fields(request, obj)
+        parts = [
+            (None, ("tenant", *FIELDS[: FIELDS.index("misfire")])),
+            ("When it is late, busy or closed", FIELDS[FIELDS.index("misfire") :]),
+            ("What it does", PANELS),
+        ]
+        known = {name for _, names in parts for name in names}
+        rest = [name for name in fields if name not in known]
+        found = [
+            (title, {"fields": [name for name in names if name in fields]})
+            for title, names in [*parts, ("How it is stored", rest)]
+        ]
+        return [(title, part) for title, part in found if part["fields"]]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return () if obj is None else (*super().get_readonly_fields(request, obj), *PANELS)

@@ -25,7 +25,8 @@ class JsonText(forms.CharField):
         try:
             return parse_json(text.encode("utf-8", "surrogatepass"))
         except MalformedJson as fault:
-            raise ValidationError(f"{fault.pointer} {fault.detail}".strip()) from None
+            place = f"{fault.pointer}: " if fault.pointer else ""
+            raise ValidationError(f"{place}{fault.detail}") from None
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         try:
@@ -39,11 +40,9 @@ class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
 
     Attributes:
         actor: Who is signed in; set for each request.
-        field_of: First part of a JSON pointer → name of the form field, where they differ.
     """
 
     actor: ClassVar[str] = ""
-    field_of: ClassVar[dict[str, str]] = {}
     seen = forms.IntegerField(required=False, widget=forms.HiddenInput)  # the version on the page
 
     def ask(self, given: dict[str, Any]) -> Any:
@@ -54,10 +53,19 @@ class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
         """
         raise NotImplementedError
 
+    def request_of(self, given: dict[str, Any]) -> Any:
+        """What the service is asked for.
+
+        Raises:
+            ValidationFailed: Lists every faulty field.
+        """
+        raise NotImplementedError
+
     def clean(self) -> dict[str, Any]:
         """Ask the service, if every field is good by itself; its errors go to the fields they are about."""
         given: dict[str, Any] = super().clean() or self.cleaned_data
         if self.errors:
+            self._show_others(given)
             return given
         try:
             with transaction.atomic():
@@ -77,15 +85,28 @@ class ServiceForm(forms.ModelForm):  # type: ignore[type-arg]
     def _post_clean(self) -> None:
         """Nothing: the service has checked what is to be unique, and has stored it."""
 
+    def _show_others(self, given: dict[str, Any]) -> None:
+        """Beside the fields that are no good by themselves, those that the service would refuse: all at once."""
+        wrong = set(self.errors)
+        try:
+            self.request_of(given)
+        except ValidationFailed as several:
+            for fault in several.errors:
+                if self._name(fault) not in (*wrong, None):
+                    self._show(fault)
+
+    def _name(self, fault: InvalidField) -> str | None:
+        """The form field that a fault is about."""
+        first = fault.pointer.removeprefix("/").split("/")[0]
+        return first if first in self.fields else None
+
     def _show(self, fault: InvalidField) -> None:
-        _, first, *rest = [*fault.pointer.split("/"), ""]
-        name = self.field_of.get(first, first)
-        place = "/".join(filter(None, rest))
-        if name in self.fields:
-            reason = fault.reason[:1].upper() + fault.reason[1:]
-            self.add_error(name, f"{place}: {fault.reason}" if place else reason)
-        else:
+        if (name := self._name(fault)) is None:
             self.add_error(None, f"{fault.pointer or 'It'} {fault.reason}")
+            return
+        place = fault.pointer.removeprefix(f"/{name}").removeprefix("/")
+        reason = fault.reason[:1].upper() + fault.reason[1:]
+        self.add_error(name, f"{place}: {fault.reason}" if place else reason)
 
     def _show_conflict(self, current: int) -> None:
         """What was typed stays on the page, which now knows of the version that came in between."""
