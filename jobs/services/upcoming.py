@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, time
+from itertools import islice
 from typing import Any, NamedTuple
 
 from jobs.errors import ValidationFailed
-from jobs.policies.recurrence import expand
-from jobs.policies.timing import Timing
+from jobs.policies.recurrence import Firing, expand
+from jobs.policies.timing import DAY, SECOND, Timing
 from jobs.policies.wording import rule_in_words
+from jobs.policies.zones import shifts, zone
 from jobs.queries.schedules import StoredSchedule
 from jobs.services.preview import YEARS, run_document
 from jobs.services.timings import timing_of
+from jobs.states import OnHoliday
 
-MOST_LOOKED_AT = 1_000  # firings, for the next ones that run
+MOST_LOOKED_AT = 400  # firings or closed days, for the next ones that run
 
 
 class Upcoming(NamedTuple):
@@ -32,7 +36,7 @@ def upcoming(
         stored: The schedule.
         after: Aware; excluded.
         count: Most.
-        running: Only those that run, of the next 1,000: no slots of a gap or of a closed day.
+        running: Only those that run: no slots of a gap or of a closed day. None if they are too far.
     """
     try:
         timing = timing_of(stored)
@@ -50,15 +54,45 @@ def _runs(
     found: list[dict[str, Any]] = []
     left = None if timing.max_runs is None else timing.max_runs - stored.runs
     window = timing.within(after, after + YEARS)
-    for looked, one in enumerate(expand(timing.recurrence, *window, skipped=not running)):
-        if len(found) >= count or looked >= MOST_LOOKED_AT:
-            break
+    firings = (
+        _running(timing, *window) if running else expand(timing.recurrence, *window, skipped=True)
+    )
+    for one in islice(firings, count):
         told = run_document(timing, one)
-        if running and told["due_at"] is None:
-            continue
         if left is not None and told["due_at"] and one.known_at > stored.expanded_until:
             if left <= 0:  # those before have been counted when their jobs were made
                 break
             left -= 1
         found.append(told)
     return found
+
+
+def _running(timing: Timing, begin: datetime, end: datetime) -> Iterator[Firing]:
+    """Firings that run. Of a closed day one is looked at where all share its fate: a rule of seconds has thousands."""
+    there = zone(timing.recurrence.zone)
+    for _ in range(MOST_LOOKED_AT):
+        for looked, one in enumerate(expand(timing.recurrence, begin, end)):
+            if timing.due_at(one) is not None:
+                yield one
+            elif looked >= MOST_LOOKED_AT:
+                return
+            elif one.fire_at is not None and _shared(timing, one.fire_at.astimezone(there)):
+                tomorrow = one.fire_at.astimezone(there).date() + DAY
+                midnight = datetime.combine(tomorrow, time(), there)
+                begin = max(one.fire_at, midnight.astimezone(UTC) - SECOND)
+                break
+        else:
+            return
+
+
+def _shared(timing: Timing, local: datetime) -> bool:
+    """Whether the other firings of this closed day do not run either: no clock is moved up to the day they would go to."""
+    if timing.holidays is None:
+        return False
+    if timing.on_holiday is OnHoliday.SKIP:
+        return True
+    step = 1 if timing.on_holiday is OnHoliday.NEXT_BUSINESS_DAY else -1
+    target = timing.holidays.open_day(local.date(), step) or local.date()
+    first, last = sorted((local.date(), target))
+    days = (datetime.combine(day, time(), UTC) for day in (first - DAY, last + 2 * DAY))
+    return not shifts(timing.recurrence.zone, *(round(day.timestamp()) for day in days))

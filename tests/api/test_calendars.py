@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from jobs.models import Calendar
+from jobs.policies.recurrence import expand
+from jobs.queries.schedule_lists import read_schedules
+from jobs.services.preview import run_document
+from jobs.services.timings import defaults, timing_of
+from jobs.services.upcoming import upcoming
 from tests.api.caller import Answer, Caller, assert_problem
+from tests.factories import make_schedule
 
 CALENDARS, PREVIEW = "/api/v1/calendars", "/api/v1/schedules/preview"
 WORKS = {"name": "works", "days": {"2027-12-24": "Christmas Eve"}, "weekend": ["sat", "sun"]}
@@ -195,3 +203,21 @@ def test_the_next_runs_of_a_schedule_follow_its_calendar_as_a_preview_does(owner
     (line,) = owner.call("GET", "/api/v1/schedules").body["items"]
     runs = [one for one in foreseen if one["due_at"]]
     assert line["next_runs"] == runs[:1]  # of a list only one that runs
+
+
+@pytest.mark.parametrize("moves", ["skip", "next_business_day", "previous_business_day"])
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York"])
+@pytest.mark.parametrize("cron", ["*/30 9-17 * * *", "30 2 * * *", "0 0 1,15 * *"])
+def test_the_next_run_of_a_list_is_the_first_that_runs_of_all(owner, moves, zone, cron):
+    create(owner, weekend=["sat", "sun"], days={f"2027-03-{day:02}": "" for day in range(20, 32)})
+    made = make_schedule(
+        owner.tenant, cron=cron, timezone=zone, calendar="works", on_holiday=moves
+    )
+    (stored,) = read_schedules([made.pk], defaults=defaults()).values()
+    timing = timing_of(stored)
+    for day in (18, 20, 26, 27, 28, 31):
+        after = datetime(2027, 3, 1, 22, tzinfo=UTC) + timedelta(days=day)
+        found = upcoming(stored, after=after, count=2, running=True).runs
+        whole = expand(timing.recurrence, after, after + timedelta(days=200))
+        runs = (run_document(timing, one) for one in whole if timing.due_at(one) is not None)
+        assert found == list(islice(runs, 2))
