@@ -11,7 +11,7 @@ from django.urls import reverse
 from jobs.api.serializers import time_out
 from jobs.models import Calendar, Occurrence, Schedule, ScheduleVersion
 from jobs.policies.masking import mask_texts
-from jobs.queries.schedule_lists import State, state_of
+from jobs.queries.schedule_lists import state_of
 from jobs.services.ledger_words import firing_words
 from jobs.services.upcoming import Upcoming
 from jobs.services.version_fields import (
@@ -49,14 +49,13 @@ def schedule_out(
         now: Of the database.
         reveal: Show the payload of its jobs as it is stored; otherwise secrets in it are masked.
     """
-    state = state_of(schedule, now)
     paused = schedule.paused_at is not None and (
         schedule.resume_at is None or schedule.resume_at > now
     )
     return {
         "id": str(schedule.pk),
         "name": schedule.name,
-        "state": state.value,
+        "state": state_of(schedule, now).value,
         "version": schedule.version,
         **stored_fields(version, reveal=reveal),
         "effective": effective_fields(version),
@@ -70,7 +69,7 @@ def schedule_out(
         else None,
         "fault": mask_texts(schedule.fault),
         "words": coming.words,
-        "next_runs": [] if state is State.ENDED else coming.runs,
+        "next_runs": coming.runs,
         "created_by": schedule.created_by,
         "created_at": time_out(schedule.created_at),
     }

@@ -53,11 +53,13 @@ class Filters:
 
 
 _PAUSED = Q(paused_at__isnull=False) & (Q(resume_at=None) | Q(resume_at__gt=Now()))
+# Its last jobs are made ahead: it has ended when their time has come.
+_OVER = Q(look_at__isnull=True, expanded_until__lte=Now())
 _CONDITIONS = {
     State.FAULTY: Q(fault__isnull=False),
     State.PAUSED: Q(fault__isnull=True) & _PAUSED,
-    State.ENDED: Q(fault__isnull=True, look_at__isnull=True) & ~_PAUSED,
-    State.ACTIVE: Q(fault__isnull=True, look_at__isnull=False) & ~_PAUSED,
+    State.ENDED: Q(fault__isnull=True) & ~_PAUSED & _OVER,
+    State.ACTIVE: Q(fault__isnull=True) & ~_PAUSED & ~_OVER,
 }
 
 
@@ -67,7 +69,8 @@ def state_of(schedule: Schedule, now: datetime) -> State:
         return State.FAULTY
     if schedule.paused_at is not None and (schedule.resume_at is None or schedule.resume_at > now):
         return State.PAUSED
-    return State.ENDED if schedule.look_at is None else State.ACTIVE
+    over = schedule.look_at is None and schedule.expanded_until <= now
+    return State.ENDED if over else State.ACTIVE
 
 
 def list_schedules(

@@ -71,7 +71,8 @@ def test_the_filters_say_what_is_wanted(owner):
     broken = make_schedule(owner.tenant, name="broken")
     Schedule.objects.filter(pk=broken.pk).update(fault={"code": "x", "detail": "password=hunter2"})
     over = make_schedule(owner.tenant, name="over")
-    Schedule.objects.filter(pk=over.pk).update(look_at=None)
+    past = database_now() - timedelta(days=1)
+    Schedule.objects.filter(pk=over.pk).update(look_at=None, expanded_until=past)
     assert names(listed(owner, state="active")) == ["digest: berlin", "digest: rome"]
     assert names(listed(owner, state="paused")) == ["held"]
     assert names(listed(owner, state="ended")) == ["over"]
@@ -323,6 +324,12 @@ def test_next_runs_end_with_the_bounds_of_the_schedule(owner):
     end = database_now() + timedelta(hours=2)
     path = f"{SCHEDULES}/{make_schedule(owner.tenant, name='a', ends_at=format_time(end)).pk}"
     assert len(owner.call("GET", path).body["next_runs"]) == 2
+    soon = make_schedule(owner.tenant, name="c", cron="*/10 * * * *", max_runs=3)
+    assert Schedule.objects.get(pk=soon.pk).look_at is None  # all its jobs are made, and to come
+    body = owner.call("GET", f"{SCHEDULES}/{soon.pk}").body
+    assert (body["state"], len(body["next_runs"])) == ("active", 3)
+    assert "c" in names(listed(owner, state="active"))
+    assert names(listed(owner, state="ended")) == []
     few = make_schedule(owner.tenant, name="b", max_runs=3)
     shown = owner.call("GET", f"{SCHEDULES}/{few.pk}").body["next_runs"]
     assert len(shown) == 3

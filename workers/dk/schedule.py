@@ -96,8 +96,7 @@ def _list(options: Namespace) -> Told:
     for one, stored in _all(tenant_id(options.tenant), state):
         told = upcoming(stored, after=now, count=1, running=True)
         doing = state_of(one, now)
-        runs = told.runs if doing is not State.ENDED else []
-        next_run = runs[0]["due_at"] if runs else None
+        next_run = told.runs[0]["due_at"] if told.runs else None
         line = {
             "id": str(one.pk),
             "tenant": slugs.get(one.tenant_id),
