@@ -22,7 +22,7 @@ from jobs.admin.schedule_acts import ACTS, try_act
 from jobs.admin.schedule_form import FIELDS, ScheduleForm
 from jobs.errors import CalendarInUse, NotFound
 from jobs.models import Calendar, Occurrence, Schedule, ScheduleVersion, Tenant
-from jobs.queries.history import stored_json
+from jobs.queries.history import is_remark, stored_json
 from jobs.queries.schedule_lists import versions_in_force
 from jobs.services.calendars import delete_calendar
 from jobs.services.schedules import delete_schedule
@@ -89,7 +89,7 @@ class CalendarAdmin(ServiceAdmin):
                 Cast("days", TextField()), Cast("weekend", TextField())
             )
             days, weekend = (stored_json(text) for text in texts.get())
-            form.stored_days = days if isinstance(days, dict) else {}
+            form.stored_days = days if isinstance(days, dict) and not is_remark(days) else {}
             obj.days, obj.weekend = days, weekend  # the form would read them as they are stored
         return form
 

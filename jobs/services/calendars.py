@@ -11,13 +11,15 @@ from datetime import date, datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import F
+from django.db.models import F, QuerySet, TextField
+from django.db.models.functions import Cast
 
 from jobs.clock import database_now
 from jobs.database import atomically
 from jobs.errors import CalendarInUse, InvalidField, NotFound, ValidationFailed, VersionConflict
 from jobs.models import Calendar, ScheduleVersion, Tenant
 from jobs.policies.holidays import FIRST, LAST, parse_days, parse_weekend, read_ics
+from jobs.queries.history import is_remark, stored_json
 from jobs.services.requests import read_fields, text
 
 
@@ -68,15 +70,27 @@ def find_calendar(*, tenant_id: int, name: str) -> Calendar:
     Raises:
         NotFound: There is no such calendar of this tenant.
     """
-    found = Calendar.objects.filter(tenant=tenant_id, name=name, replaced_at=None).first()
-    if found is None:
+    there = Calendar.objects.filter(tenant=tenant_id, name=name, replaced_at=None)
+    if not (found := _readable(there)):
         raise NotFound
-    return found
+    return found[0]
 
 
 def list_calendars(*, tenant_id: int) -> list[Calendar]:
     """The newest editions, by name."""
-    return list(Calendar.objects.filter(tenant=tenant_id, replaced_at=None).order_by("name"))
+    there = Calendar.objects.filter(tenant=tenant_id, replaced_at=None)
+    return _readable(there.order_by("name"))
+
+
+def _readable(found: QuerySet[Calendar]) -> list[Calendar]:
+    """Read as text, so that no value that Python cannot hold hides the others; what is no days is none."""
+    texts = {f"{name}_text": Cast(name, TextField()) for name in ("days", "weekend")}
+    told: list[Any] = list(found.defer("days", "weekend").annotate(**texts))
+    for one in told:
+        days, weekend = stored_json(one.days_text), stored_json(one.weekend_text)
+        one.days = days if isinstance(days, dict) and not is_remark(days) else {}
+        one.weekend = weekend if isinstance(weekend, list) else []
+    return told
 
 
 @atomically
@@ -147,8 +161,8 @@ def delete_calendar(
 
 
 def _locked(tenant: Tenant, name: str, number: int | None) -> Calendar:
-    editions = Calendar.objects.select_for_update().filter(tenant=tenant, name=name)
-    found = editions.filter(replaced_at=None).first()
+    editions = Calendar.objects.select_for_update().defer("days", "weekend")
+    found = editions.filter(tenant=tenant, name=name, replaced_at=None).first()
     if found is None:
         raise NotFound
     if number is not None and found.number != number:

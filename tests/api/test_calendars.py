@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from jobs.models import Calendar
 from jobs.policies.recurrence import expand
@@ -131,6 +132,19 @@ def test_s05_the_calendars_of_another_tenant_are_not_found(owner, stranger):
     assert stranger.call("GET", CALENDARS).body["items"] == []
     rule = {"cron": "0 9 * * *", "calendar": "works"}
     assert_problem(stranger.call("POST", PREVIEW, rule), 422, "schedule_invalid")
+
+
+def test_f65_a_calendar_that_cannot_be_read_hides_no_other_and_can_be_replaced(owner):
+    path = create(owner).headers["Location"]
+    create(owner, name="other")
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "update jobs_calendar set days = ('1' || repeat('0', 5000))::jsonb, weekend = '7' where name = 'works'"
+        )
+    items = owner.call("GET", CALENDARS).body["items"]
+    assert [(one["name"], one["day_count"]) for one in items] == [("other", 1), ("works", 0)]
+    mended = owner.call("PUT", path, {"weekend": ["sun"]}, headers={"If-Match": '"v1"'})
+    assert (mended.status, owner.call("GET", path).body["weekend"]) == (200, ["sun"])
 
 
 RULE = {

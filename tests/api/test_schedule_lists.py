@@ -333,3 +333,38 @@ def test_next_runs_end_with_the_bounds_of_the_schedule(owner):
     few = make_schedule(owner.tenant, name="b", max_runs=3)
     shown = owner.call("GET", f"{SCHEDULES}/{few.pk}").body["next_runs"]
     assert len(shown) == 3
+
+
+def test_kf50_a_page_of_a_long_ledger_reads_an_index_in_its_order(owner):
+    made = make_schedule(owner.tenant)
+    (row,) = ledger(made, BEGIN, 1)
+    columns: list[str] = [
+        str(field.column) for field in Occurrence._meta.concrete_fields if field.column not in (
+            "id", "fire_at", "known_at", "due_at", "slot",
+        )
+    ]  # fmt: skip
+    copied = ", ".join(columns)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"insert into jobs_occurrence (fire_at, known_at, due_at, slot, {copied}) "
+            f"select at, at, at, to_char(at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS'), {copied} "
+            "from jobs_occurrence, generate_series(1, 20000) as series(minutes), "
+            "lateral (select known_at - minutes * interval '1 minute' as at) moved where id = %s",
+            [row.pk],
+        )
+        cursor.execute("analyze jobs_occurrence")
+    path = f"{SCHEDULES}/{made.pk}/occurrences"
+    with CaptureQueriesContext(connection) as queries:
+        first = owner.call("GET", path).body
+        owner.call("GET", f"{path}?cursor={quote(first['next_cursor'])}")
+        owner.call("GET", f"{path}?verdict=ran&until=2026-04-25T00:00:00Z")
+    read = [
+        one["sql"] for one in queries if 'ORDER BY "jobs_occurrence"."known_at" DESC' in one["sql"]
+    ]
+    assert len(read) == 3
+    for sql in read:
+        with connection.cursor() as cursor:
+            cursor.execute("explain " + sql)
+            plan = "\n".join(line for (line,) in cursor.fetchall())
+        assert "occurrence_newest" in plan, plan
+        assert "Sort" not in plan, plan
