@@ -99,14 +99,16 @@ class CalendarAdmin(ServiceAdmin):
         return [str(one) for one in objs], {"calendar": len(objs)}, set(), protected
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        delete_calendar(tenant=Tenant.objects.get(pk=obj.tenant_id), name=obj.name)
+        tenant = Tenant.objects.get(pk=obj.tenant_id)
+        delete_calendar(tenant=tenant, name=obj.name, actor=actor_of(request))
 
 
 def _kept_by(calendar: Calendar) -> str:
     """Why it cannot be deleted: the service is asked, and what it did is undone."""
     try:
         with transaction.atomic():
-            delete_calendar(tenant=Tenant.objects.get(pk=calendar.tenant_id), name=calendar.name)
+            tenant = Tenant.objects.get(pk=calendar.tenant_id)
+            delete_calendar(tenant=tenant, name=calendar.name, actor="")
             transaction.set_rollback(True)
     except CalendarInUse as refused:
         return refused.detail

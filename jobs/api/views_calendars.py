@@ -85,7 +85,7 @@ class CalendarView(ApiView):
         found = _found(token, name)
         number = wanted_number(request, found.number, "calendar")
         try:
-            delete_calendar(tenant=token.tenant, name=name, number=number)
+            delete_calendar(tenant=token.tenant, name=name, number=number, actor=actor_of(token))
         except VersionConflict as late:
             raise mismatch(late.current, "calendar") from None
         return Response(status=204)

@@ -32,6 +32,7 @@ class Calendar(models.Model):
     created_by = models.CharField(max_length=150, db_default="")
     created_at = models.DateTimeField(db_default=Now())
     replaced_at = models.DateTimeField(null=True)  # by the next edition, or deleted
+    replaced_by = models.CharField(max_length=150, db_default="")
 
     class Meta:
         ordering = ["tenant", "name", "-number"]
@@ -40,6 +41,9 @@ class Calendar(models.Model):
                 fields=["tenant", "name"],
                 condition=Q(replaced_at__isnull=True),
                 name="calendar_name_once",
+            ),
+            models.UniqueConstraint(
+                fields=["tenant", "name", "number"], name="calendar_edition_once"
             ),
         ]
 

@@ -5,15 +5,17 @@ Schedules that follow a calendar get a new version soon after, see `revision`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet, TextField
+from django.db.models import F, Max, QuerySet, TextField
 from django.db.models.functions import Cast
 
+from jobs import telemetry
 from jobs.clock import database_now
 from jobs.database import atomically
 from jobs.errors import CalendarInUse, InvalidField, NotFound, ValidationFailed, VersionConflict
@@ -21,6 +23,8 @@ from jobs.models import Calendar, ScheduleVersion, Tenant
 from jobs.policies.holidays import FIRST, LAST, parse_days, parse_weekend, read_ics
 from jobs.queries.history import is_remark, stored_json
 from jobs.services.requests import read_fields, text
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +99,14 @@ def _readable(found: QuerySet[Calendar]) -> list[Calendar]:
 
 @atomically
 def create_calendar(*, tenant: Tenant, request: CalendarRequest, actor: str) -> Calendar:
-    """The first edition.
+    """The first edition; of a name that has been there before the next one, so that no number comes twice.
 
     Raises:
         ValidationFailed: The name is in use.
     """
     try:
         with transaction.atomic():
-            return _store(tenant, request, actor, 1)
+            return _store(tenant, request, actor, _last_number(tenant, request.name) + 1)
     except IntegrityError:
         fault = InvalidField("/name", "in_use", "another calendar has this name")
         raise ValidationFailed([fault]) from None
@@ -131,14 +135,18 @@ def replace_calendar(
         VersionConflict: Somebody else has replaced it since.
     """
     old = _locked(tenant, request.name, number)
-    old.replaced_at = now or database_now()
-    old.save(update_fields=["replaced_at"])
+    _end(old, actor, now)
     return _store(tenant, request, actor, old.number + 1)
 
 
 @atomically
 def delete_calendar(
-    *, tenant: Tenant, name: str, number: int | None = None, now: datetime | None = None
+    *,
+    tenant: Tenant,
+    name: str,
+    actor: str,
+    number: int | None = None,
+    now: datetime | None = None,
 ) -> None:
     """Gone for new schedules.
 
@@ -156,8 +164,8 @@ def delete_calendar(
     )
     if (first := using.select_related("schedule").first()) is not None:
         raise CalendarInUse(f"The schedule {first.schedule.name} follows it.")
-    old.replaced_at = now or database_now()
-    old.save(update_fields=["replaced_at"])
+    _end(old, actor, now)
+    _tell("deleted", old, actor)
 
 
 def _locked(tenant: Tenant, name: str, number: int | None) -> Calendar:
@@ -170,8 +178,23 @@ def _locked(tenant: Tenant, name: str, number: int | None) -> Calendar:
     return found
 
 
+def _last_number(tenant: Tenant, name: str) -> int:
+    numbers = Calendar.objects.filter(tenant=tenant, name=name)
+    return int(numbers.aggregate(last=Max("number"))["last"] or 0)
+
+
+def _end(old: Calendar, actor: str, now: datetime | None) -> None:
+    old.replaced_at, old.replaced_by = now or database_now(), actor
+    old.save(update_fields=["replaced_at", "replaced_by"])
+
+
+def _tell(what: str, calendar: Calendar, actor: str) -> None:
+    told = {"what": what, "calendar": calendar.name, "number": calendar.number, "by": actor}
+    log.info(telemetry.CALENDAR_CHANGED, extra={**told, "tenant": calendar.tenant_id})
+
+
 def _store(tenant: Tenant, request: CalendarRequest, actor: str, number: int) -> Calendar:
-    return Calendar.objects.create(
+    made = Calendar.objects.create(
         tenant=tenant,
         name=request.name,
         number=number,
@@ -179,3 +202,5 @@ def _store(tenant: Tenant, request: CalendarRequest, actor: str, number: int) ->
         weekend=request.weekend,
         created_by=actor,
     )
+    _tell("stored", made, actor)
+    return made

@@ -45,7 +45,7 @@ def catch_up(
 ) -> CaughtUp:
     """A job that is due now for every firing of a past range that has not run: skipped, dropped, or never recorded.
 
-    By the rule in force, also from before the schedule was there. Asking again makes nothing twice. These jobs are
+    By the rule in force, also from before the schedule was there or started, but not from after its end. Asking again makes nothing twice. These jobs are
     withdrawn by nobody; if runs of the schedule must not overlap, they wait for each other.
 
     Args:
@@ -71,7 +71,8 @@ def catch_up(
         raise ScheduleInvalid([InvalidField("/until", "out_of_range", reason)])
     timing = timing_of(stored)
     request = parse_request(json.loads(stored.template), "/job")
-    found = list(islice(expand(timing.recurrence, begin - SECOND, until), MOST_FIRINGS + 1))
+    end = min(until, timing.ends_at or until)
+    found = list(islice(expand(timing.recurrence, begin - SECOND, end), MOST_FIRINGS + 1))
     if len(found) > MOST_FIRINGS:
         reason = f"leaves more than {MOST_FIRINGS} firings in the range"
         raise ScheduleInvalid([InvalidField("/until", "out_of_range", reason)])

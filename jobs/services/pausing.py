@@ -47,6 +47,22 @@ delete from jobs_pause where resume_at <= {NOW_SQL}
 returning {COLUMNS}"""
 
 
+def check_pause(reason: str, resume_at: datetime | None, now: datetime | None) -> None:
+    """Whether a pause may have this reason and this end.
+
+    Raises:
+        InvalidField: At /reason or /resume_at.
+    """
+    if not reason.strip() or len(reason) > MAX_REASON:
+        detail = f"must have 1 to {MAX_REASON} characters, not only spaces"
+        raise InvalidField("/reason", "length", detail)
+    check_scalar(reason, "/reason")
+    if resume_at is not None and (
+        resume_at.tzinfo is None or resume_at <= (now or database_now())
+    ):
+        raise InvalidField("/resume_at", "out_of_range", "must be an aware time in the future")
+
+
 @atomically
 def pause(
     *,
@@ -76,15 +92,8 @@ def pause(
     """
     if kind not in TARGETS:
         raise InvalidField("/kind", "unknown", f"must be one of {', '.join(TARGETS)}")
-    if not reason.strip() or len(reason) > MAX_REASON:
-        detail = f"must have 1 to {MAX_REASON} characters, not only spaces"
-        raise InvalidField("/reason", "length", detail)
-    check_scalar(reason, "/reason")
+    check_pause(reason, resume_at, now)
     check_scalar(target, "/target")
-    if resume_at is not None and (
-        resume_at.tzinfo is None or resume_at <= (now or database_now())
-    ):
-        raise InvalidField("/resume_at", "out_of_range", "must be an aware time in the future")
     if not is_there(kind, target):
         raise NotFound(f"There is no {kind} named {target!r}.")
     params = {

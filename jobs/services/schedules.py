@@ -6,6 +6,7 @@ made ahead and that nobody has claimed are taken back; what was claimed goes on.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +16,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from django.db import IntegrityError, transaction
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
 from jobs import telemetry
 from jobs.clock import database_now
@@ -28,6 +31,7 @@ from jobs.errors import (
     QuotaExceeded,
     ScheduleInvalid,
     UnknownHandler,
+    ValidationFailed,
     VersionConflict,
 )
 from jobs.models import Calendar, Schedule, ScheduleVersion, Tenant
@@ -35,6 +39,7 @@ from jobs.policies.sharding import shard_of
 from jobs.policies.zones import ZONE_DATA
 from jobs.queries.schedules import SCHEDULE_KEY, StoredSchedule, lock_schedule
 from jobs.services.expansion import expand_schedule
+from jobs.services.pausing import check_pause
 from jobs.services.preview import check_upcoming, parse_recurrence
 from jobs.services.replacing import Ahead, decided_ahead, take_back
 from jobs.services.requests import parse_request
@@ -180,9 +185,14 @@ def pause_schedule(
         now: Aware UTC; default is the database clock.
 
     Raises:
+        ValidationFailed: The reason is empty or too long, or the end is not to come.
         NotFound: There is no such schedule of this tenant.
     """
     moment = now or database_now()
+    try:
+        check_pause(reason, resume_at, moment)
+    except InvalidField as fault:
+        raise ValidationFailed([fault]) from None
     stored = _locked(tenant, schedule_id, now)
     if not stored.paused:  # what fired before this moment does not fall into the pause
         _expand_if_room(stored, actor, moment)
@@ -291,21 +301,32 @@ def trigger_schedule(
     found = Schedule.objects.filter(pk=schedule_id, tenant=tenant, deleted_at=None).first()
     if found is None:
         raise NotFound
-    version = ScheduleVersion.objects.get(schedule=found, number=found.version)
-    template = version.template
-    fields = template if request_key is None else {**template, "request_key": request_key}
-    request = parse_request(fields, "/job")
+    versions = ScheduleVersion.objects.filter(schedule=found, number=found.version)
+    # As text: a template that cannot be read is a fault of its field.
+    (text, on_running), *_ = versions.values_list(Cast("template", TextField()), "on_running")
+    request = parse_request(_readable(text), "/job")
+    if request_key is not None:
+        sent = {**request.sent, "request_key": request_key}
+        request = parse_request(sent, "/job")
     request = replace(
         request,
         schedule_id=found.pk,
-        concurrency_key=_own_key(found.pk, version) or request.concurrency_key,
+        concurrency_key=_own_key(found.pk, on_running) or request.concurrency_key,
     )
     (made,) = submit_jobs(tenant=tenant, requests=[request], actor=actor)
     return made
 
 
-def _own_key(schedule_id: UUID, version: ScheduleVersion) -> str | None:
-    return None if version.on_running == OnRunning.ALLOW else f"{SCHEDULE_KEY}{schedule_id}"
+def _readable(template: str) -> Any:
+    try:
+        return json.loads(template)
+    except (ValueError, RecursionError):
+        fault = InvalidField("/job", "unreadable", "cannot be read any more")
+        raise ValidationFailed([fault]) from None
+
+
+def _own_key(schedule_id: UUID, on_running: str) -> str | None:
+    return None if on_running == OnRunning.ALLOW else f"{SCHEDULE_KEY}{schedule_id}"
 
 
 def _check(tenant: Tenant, request: ScheduleRequest, moment: datetime) -> None:

@@ -167,7 +167,7 @@ def replace_the_calendar(scene: Scene) -> None:
 
 def delete_the_calendar(scene: Scene) -> None:
     with suppress(NotFound):
-        delete_calendar(tenant=make_tenant(), name="works", now=IN_TIME)
+        delete_calendar(tenant=make_tenant(), name="works", actor="user:anna", now=IN_TIME)
 
 
 def run_one_and_park_the_next(scene: Scene) -> None:

@@ -198,19 +198,30 @@ def test_a_calendar_is_known_by_name_and_kept_while_it_is_used() -> None:
         works()
     create(FRIDAY, calendar="works")
     with pytest.raises(CalendarInUse):
-        delete_calendar(tenant=tenant, name="works")
+        delete_calendar(tenant=tenant, name="works", actor="user:anna")
     assert [one.name for one in list_calendars(tenant_id=tenant.pk)] == ["works"]
     edit_it(Schedule.objects.get(), FRIDAY, cron="0 * * * *")
-    delete_calendar(tenant=tenant, name="works")
+    delete_calendar(tenant=tenant, name="works", actor="user:anna")
     for gone in (
         lambda: find_calendar(tenant_id=tenant.pk, name="works"),
-        lambda: delete_calendar(tenant=tenant, name="works"),
+        lambda: delete_calendar(tenant=tenant, name="works", actor="user:anna"),
         replace,
     ):
         with pytest.raises(NotFound):
             gone()
     with pytest.raises(NotFound):
         find_calendar(tenant_id=make_tenant("other").pk, name="works")
+
+
+def test_a_calendar_that_is_made_again_goes_on_counting() -> None:
+    """An edition that somebody has seen is never another one."""
+    tenant = make_tenant()
+    assert works().number == 1
+    assert replace().number == 2
+    delete_calendar(tenant=tenant, name="works", actor="user:otto")
+    gone = Calendar.objects.get(number=2)
+    assert (gone.replaced_by, gone.replaced_at is None) == ("user:otto", False)
+    assert works().number == 3
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from django.db import connection
 
 from jobs.errors import NotFound, ValidationFailed
 from jobs.models import Job, JobEvent, Occurrence, Schedule, ScheduleVersion, Tenant
@@ -20,7 +21,7 @@ from jobs.services.calendars import create_calendar, parse_calendar
 from jobs.services.catching_up import MOST_FIRINGS, catch_up
 from jobs.services.missed import settle_occurrences
 from jobs.services.revision import mark_stale_schedules
-from jobs.services.schedules import pause_schedule, resume_schedule
+from jobs.services.schedules import pause_schedule, resume_schedule, trigger_schedule
 from jobs.transitions.claim import claim_batch
 from tests.factories import (
     SCHEDULER,
@@ -277,6 +278,33 @@ def test_a_pause_skips_what_has_fired_and_is_delayed_by_jitter() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"reason": " "}, "/reason"),
+        ({"reason": "x" * 1001}, "/reason"),
+        ({"reason": "audit", "resume_at": NOON}, "/resume_at"),
+    ],
+)
+def test_a_pause_needs_a_reason_and_an_end_to_come(fields: dict[str, Any], pointer: str) -> None:
+    schedule = create()
+    with pytest.raises(ValidationFailed) as refused:
+        pause_schedule(
+            tenant=make_tenant(), schedule_id=schedule.pk, actor="user:anna", now=NOON, **fields
+        )
+    assert [one.pointer for one in refused.value.errors] == [pointer]
+
+
+def test_f65_a_run_by_hand_of_a_template_that_cannot_be_read_names_its_field() -> None:
+    schedule = create()
+    deep = "[" * 3000 + "]" * 3000
+    with connection.cursor() as cursor:
+        cursor.execute("update jobs_scheduleversion set template = %s::jsonb", [deep])
+    with pytest.raises(ValidationFailed) as refused:
+        trigger_schedule(tenant=make_tenant(), schedule_id=schedule.pk, actor="user:anna")
+    assert [one.pointer for one in refused.value.errors] == ["/job"]
+
+
 # Catching up.
 
 
@@ -338,6 +366,14 @@ def test_what_ran_by_the_clock_of_another_zone_has_run(key: str) -> None:
     assert caught_up(moved, NOON + MINUTE, later, later) == (0, 3, 0)
     assert len(Job.objects.filter(schedule_id=schedule.pk, due_at__lte=later)) == made - 1
     assert moved.fault is None
+
+
+def test_after_its_end_there_is_nothing_to_catch_up_with() -> None:
+    ends_at = (NOON - 2 * HOUR).isoformat()
+    schedule = create(
+        NOON - 9 * HOUR, cron="0 * * * *", ends_at=ends_at, starts_at=(NOON - 4 * HOUR).isoformat()
+    )
+    assert caught_up(schedule, NOON - 5 * HOUR, NOON, NOON) == (4, 0, 0)
 
 
 def test_both_ends_of_the_range_count() -> None:
