@@ -16,6 +16,7 @@ from jobs.policies.zones import zone
 from jobs.states import Misfire, OnHoliday
 
 SECOND = timedelta(seconds=1)
+INSTANT = timedelta(microseconds=1)
 DAY = timedelta(days=1)
 
 
@@ -75,7 +76,7 @@ class Timing:
     def within(self, begin: datetime, end: datetime) -> tuple[datetime, datetime]:
         """The part of a window (begin, end] that lies inside starts_at and ends_at."""
         if self.starts_at is not None:
-            begin = max(begin, self.starts_at - SECOND)
+            begin = max(begin, self.starts_at - INSTANT)
         if self.ends_at is not None:
             end = min(end, self.ends_at)
         return begin, end

@@ -157,8 +157,9 @@ def _differing(
     fresh: StoredSchedule, timing: Timing, ahead: Sequence[Ahead]
 ) -> tuple[list[Ahead], bool]:
     """Of those decided ahead the ones that come out otherwise by now, and whether others are missing."""
+    to_come = [one for one in ahead if one.known_at > fresh.read_at]
     if timing.max_runs is not None:  # which of them run depends on all before
-        return list(ahead), False
+        return to_come, False
     most = len(ahead) + conf().expand_firings
     window = timing.within(fresh.read_at, max(fresh.expanded_until, fresh.read_at))
     known = {
@@ -166,7 +167,6 @@ def _differing(
         for one in islice(expand(timing.recurrence, *window, skipped=True), most)
     }
     told = {(one.slot, one.number, one.fire_at, one.due_at) for one in ahead}
-    to_come = [one for one in ahead if one.known_at > fresh.read_at]
     moved = [
         one for one in to_come if (one.slot, one.number, one.fire_at, one.due_at) not in known
     ]

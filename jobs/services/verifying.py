@@ -1,4 +1,4 @@
-"""verify: does every history obey the rules, and does it lead to the rows that are there?"""
+"""verify: does every history obey the rules and lead to the rows that are there, and is every ledger what a calendar says?"""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jobs.policies.deliveries import Delivery, Receiver, check_deliveries
 from jobs.policies.history import Event, Violation, check_history
 from jobs.queries.fleet import forsaken_shards
 from jobs.queries.histories import histories, orphans
+from jobs.services.verifying_schedules import Finding, check_ledgers, check_strays
 
 SLACK_SECONDS = 1.0  # beyond a tick, for the work of a turn
 KEPT = 1000  # violations listed one by one; all are counted
@@ -27,6 +28,9 @@ class Verdict:
     Attributes:
         jobs: Jobs read.
         events: Events read.
+        schedules: Schedules whose ledger was held against the calendar.
+        occurrences: Rows of their ledgers.
+        unchecked: Versions that cannot be read, and differences that other zone data may explain.
         by_invariant: Number of violations of each invariant.
         violations: The first ones, with their job (None: a row without a job).
         first_job: The first offending job that has events.
@@ -35,6 +39,9 @@ class Verdict:
 
     jobs: int = 0
     events: int = 0
+    schedules: int = 0
+    occurrences: int = 0
+    unchecked: int = 0
     by_invariant: Counter[str] = field(default_factory=Counter)
     violations: list[tuple[UUID | None, Violation]] = field(default_factory=list)
     first_job: UUID | None = None
@@ -64,14 +71,14 @@ def verify_history(
     deliveries: Mapping[UUID, Sequence[Delivery]] | None = None,
     receiver: Receiver = Receiver.APPLY_ONCE,
 ) -> Verdict:
-    """Check histories and rows in one snapshot, so that a running system can be verified too.
+    """Check histories, rows and ledgers in one snapshot, so that a running system can be verified too.
 
     Args:
         tenant_id: Only this tenant's jobs.
         handler: Only jobs of this handler.
-        since: Only jobs created then or later, aware.
-        until: Only jobs created before, aware.
-        job_id: Only this job.
+        since: Only jobs created, and firings of schedules due, then or later, aware.
+        until: Only jobs created, and firings due, before, aware.
+        job_id: Only this job; with it, or with a handler, no ledger is looked at.
         at_rest: Nothing runs and nothing is due: a leased job, or one waiting past its time, is a violation too.
         scheduler_alive: A scheduler was at work all the time, so an expiry that came late is a violation too.
             (An outage is none: without this, lateness is no concern.)
@@ -124,10 +131,35 @@ def verify_history(
                 verdict.add(orphan, Violation("I1", 0, f"a {kind} whose job is gone"))
         for stranger in sorted(unseen):
             verdict.add(stranger, Violation("I16", 0, "delivered for a job that is not there"))
+        if handler is None and job_id is None:
+            _verify_schedules(verdict, shards, tenant_id, since, until)
         if latest is not None:
             for shard in forsaken_shards(seconds=latest):
                 verdict.add(None, Violation("I8", 0, f"shard {shard} has had no owner for long"))
     return verdict
+
+
+def _verify_schedules(
+    verdict: Verdict,
+    shards: Sequence[int],
+    tenant_id: int | None,
+    since: datetime | None,
+    until: datetime | None,
+) -> None:
+    for checked in check_ledgers(shards=shards, tenant_id=tenant_id, since=since, until=until):
+        verdict.schedules += 1
+        verdict.occurrences += checked.occurrences
+        verdict.unchecked += checked.unreadable
+        _take(verdict, checked.findings)
+    _take(verdict, check_strays(shards=shards, tenant_id=tenant_id, since=since, until=until))
+
+
+def _take(verdict: Verdict, findings: Sequence[Finding]) -> None:
+    for job_id, violation in findings:
+        if violation is None:
+            verdict.unchecked += 1
+        else:
+            verdict.add(job_id, violation)
 
 
 def _overdue(due_at: datetime | None, now: datetime | None) -> bool:

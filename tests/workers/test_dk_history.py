@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 from django.core.management import CommandError, call_command
 
-from jobs.models import Job, JobEvent
+from jobs.models import Job, JobEvent, Occurrence, ScheduleVersion
 from jobs.states import Place
 from tests.console.test_poison import ODD_TEXT
-from tests.factories import make_job
+from tests.factories import make_job, make_schedule
 from tests.support.receivers import ApplyOnce, Fencing, Naive
 
 pytestmark = pytest.mark.usefixtures("committed")
@@ -119,3 +119,19 @@ def test_f65_stored_text_moves_no_terminal(dk, job):
         _, told = dk(*flags)
         assert all(character.isprintable() for character in told.replace("\n", ""))
         assert "🙂" in told or "\\ud83d\\ude42" in told
+
+
+def test_i13_schedules_are_counted_and_a_hole_in_a_ledger_is_told(dk):
+    schedule = make_schedule(cron="*/20 * * * *")
+    count = Occurrence.objects.count()
+    code, told = dk()
+    assert (code, told.splitlines()[1]) == (CLEAN, f"1 schedules, {count} occurrences")
+    first = Occurrence.objects.order_by("known_at")[0]
+    first.delete()
+    code, told = dk("--json")
+    said: dict[str, Any] = json.loads(told)
+    assert (code, said["by_invariant"]) == (UNHEALTHY, {"I13": 2})  # and a job without a firing
+    assert (said["schedules"], said["occurrences"], said["unchecked"]) == (1, count - 1, 0)
+    assert f"schedule {schedule.pk}: {first.slot} is missing" in said["violations"][0]["detail"]
+    ScheduleVersion.objects.update(in_timezone="Europe/Madrid ")
+    assert dk()[1].splitlines()[1] == f"1 schedules, {count - 1} occurrences, 1 unchecked"

@@ -26,8 +26,15 @@ def add_verbs(parser: ArgumentParser) -> None:
     )
     verify.add_argument("--tenant", metavar="SLUG", help="only this tenant's jobs")
     verify.add_argument("--handler", metavar="NAME", help="only jobs of this handler")
-    verify.add_argument("--since", type=moment, metavar="TIME", help="only jobs created from then")
-    verify.add_argument("--until", type=moment, metavar="TIME", help="only jobs created before")
+    verify.add_argument(
+        "--since",
+        type=moment,
+        metavar="TIME",
+        help="only jobs created, and firings due, from then",
+    )
+    verify.add_argument(
+        "--until", type=moment, metavar="TIME", help="only jobs created, and firings due, before"
+    )
     verify.add_argument("--job", type=UUID, metavar="ID", help="only this job")
     verify.add_argument(
         "--at-rest", action="store_true", help="nothing should be due or running any more"
@@ -86,6 +93,9 @@ def run(options: Namespace, out: TextIO, err: TextIO) -> int:
 def lines(verdict: Verdict) -> list[str]:
     """The verdict for people: counts, violations, and the first offending job's whole story."""
     text = [f"{verdict.jobs} jobs, {verdict.events} events"]
+    if verdict.schedules:
+        told = f"{verdict.schedules} schedules, {verdict.occurrences} occurrences"
+        text.append(f"{told}, {verdict.unchecked} unchecked" if verdict.unchecked else told)
     if verdict.clean:
         return [*text, "no violations"]
     counts = ", ".join(f"{name}: {count}" for name, count in sorted(verdict.by_invariant.items()))
@@ -115,6 +125,9 @@ def document(verdict: Verdict) -> dict[str, Any]:
     return {
         "jobs": verdict.jobs,
         "events": verdict.events,
+        "schedules": verdict.schedules,
+        "occurrences": verdict.occurrences,
+        "unchecked": verdict.unchecked,
         "clean": verdict.clean,
         "by_invariant": dict(verdict.by_invariant),
         "violations": [
