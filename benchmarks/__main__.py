@@ -48,7 +48,12 @@ BENCHMARKS: dict[str, tuple[str, dict[str, int]]] = {
             "seconds": 15,
         },
     ),
+    "schedules": (
+        "what recurring rules cost, and a night with a moved clock under killed schedulers",
+        {"schedules": 10_000, "zones": 50, "kills": 30},
+    ),
 }
+SLOW = {"backlog", "schedules"}  # they take minutes, and are not part of all
 
 
 def arguments() -> Namespace:
@@ -79,6 +84,7 @@ def measure(url: str, options: Namespace) -> str:
         enqueue,
         moments,
         report,
+        schedules,
     )  # these need the settings
 
     measures: dict[str, Callable[..., report.Result]] = {
@@ -88,11 +94,11 @@ def measure(url: str, options: Namespace) -> str:
         "precision": moments.measure_precision,
         "depth": depth.measure,
         "backlog": backlog.measure,
+        "schedules": schedules.measure,
     }
     with connect(url) as link:
         engines.introduce(url, link)
-    # The backlog takes minutes to make.
-    chosen = [name for name in BENCHMARKS if name != "backlog"]
+    chosen = [name for name in BENCHMARKS if name not in SLOW]
     if options.benchmark != "all":
         chosen = [options.benchmark]
     results = []
