@@ -63,6 +63,7 @@ class Terms:
         calendar: None: it cannot be read.
         same_zone_data: It was made with the zone data of this process.
         since, end: Aware.
+        replaced_at: When the next one came; None for the newest.
         starts_at, ends_at: Nothing fires outside.
         cut_at_end: Its runs were used up at `end`: what else is known at that instant is left open.
     """
@@ -72,6 +73,7 @@ class Terms:
     same_zone_data: bool
     since: datetime
     end: datetime
+    replaced_at: datetime | None = None
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     cut_at_end: bool = False
@@ -95,8 +97,9 @@ class Terms:
 def unexpected(terms: Sequence[Terms], entries: Sequence[Entry]) -> Iterator[tuple[Entry, bool]]:
     """Of rows that the version in force does not expect where they are, those that nothing else explains.
 
-    A row is explained if somebody asked for it afterwards, or if a version had decided it ahead and it was claimed before
-    the next one came; it then is what its own version expects. One of a version that cannot be read is let pass.
+    A row is explained if somebody asked for it afterwards, if a version had decided it ahead and it was claimed before the
+    next one came, or if its time was over by then (the next one may reach back); it then is what its own version expects.
+    One of a version that cannot be read is let pass.
 
     Args:
         terms: All versions, ascending.
@@ -129,7 +132,8 @@ def _explains(terms: Sequence[Terms], own: Terms | None, entry: Entry) -> Terms 
     """The version that must know such a row; None: no version may have it there."""
     if own is None or own.calendar is None or entry.caught_up:
         return own
-    if not entry.waits:
+    is_over = own.replaced_at is not None and entry.known_at <= own.replaced_at
+    if is_over or not entry.waits:
         return own if entry.known_at > own.since else None
     # As good for the newest version, which has been set back and has not come so far again.
     newest = terms[-1]

@@ -23,7 +23,7 @@ where id > %(after)s and (%(tenant)s::int is null or tenant_id = %(tenant)s) ord
 
 VERSIONS = """
 select schedule_id, number, cron, every, anchor, in_timezone, in_on_gap, in_on_overlap, zone_data, since, starts_at,
-    ends_at, max_runs
+    ends_at, max_runs, created_at
 from jobs_scheduleversion where schedule_id = any(%(schedules)s::uuid[]) order by schedule_id, number"""
 
 _ENTRY = f"""
@@ -40,11 +40,11 @@ PAGE = f"""{_ENTRY} and (%(after)s::timestamptz is null or occurrence.known_at >
     and (%(until)s::timestamptz is null or occurrence.known_at <= %(until)s)
 order by occurrence.known_at fetch first %(limit)s rows with ties"""
 
-# What else may stand for a firing: the same slot, or the same instant.
+# What else may stand for a firing: the same slot of the same zone, or the same instant.
 STANDS_FOR = """
 select version, caught_up from jobs_occurrence
 where schedule_id = %(schedule)s and verdict <> 'superseded'
-    and (slot = %(slot)s and number = %(number)s or fire_at = %(fire_at)s)"""
+    and (timezone = %(timezone)s and slot = %(slot)s and number = %(number)s or fire_at = %(fire_at)s)"""
 
 STRAYS = f"""
 select job.id, job.schedule_id from jobs_job job
@@ -72,6 +72,7 @@ class StoredVersion(NamedTuple):
     starts_at: datetime | None
     ends_at: datetime | None
     max_runs: int | None
+    created_at: datetime
 
 
 class Ledger(NamedTuple):
@@ -141,10 +142,16 @@ def entries(
 
 
 def stands_for(
-    *, schedule_id: UUID, slot: str, number: int, fire_at: datetime | None
+    *, schedule_id: UUID, timezone: str, slot: str, number: int, fire_at: datetime | None
 ) -> list[Known]:
     """Rows that have this slot or this instant and are not superseded."""
-    params = {"schedule": schedule_id, "slot": slot, "number": number, "fire_at": fire_at}
+    params = {
+        "schedule": schedule_id,
+        "timezone": timezone,
+        "slot": slot,
+        "number": number,
+        "fire_at": fire_at,
+    }
     return [Known(*row) for row in rows(STANDS_FOR, params)]
 
 

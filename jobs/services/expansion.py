@@ -24,7 +24,7 @@ from jobs.models import Schedule
 from jobs.policies.misfire import Plan, plan
 from jobs.policies.timing import Timing
 from jobs.policies.zones import ZONE_DATA
-from jobs.queries.catalog import catalog
+from jobs.queries.catalog import MAX_AGE_SECONDS, catalog
 from jobs.queries.schedules import StoredSchedule, lock_due_schedules
 from jobs.services.firings import Wanted, make_jobs, occurrence_of, wanted_job
 from jobs.services.missed import judge_again_at
@@ -91,7 +91,8 @@ def expand_schedules(
         now: Aware UTC; default is the database clock.
     """
     done = Expanded()
-    catalog()  # while nothing is locked: what is read later in this transaction is not kept
+    # Fresh, while nothing is locked: what is read later in this transaction is not kept, and read for each tenant.
+    catalog(max_age_seconds=MAX_AGE_SECONDS / 2)
     stored = lock_due_schedules(
         shards=shards,
         limit=conf().expand_batch,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
+from uuid import UUID
 
 from jobs.models import Tenant
 from jobs.policies.misfire import Decision
@@ -84,11 +85,11 @@ def make_jobs(wanted: Sequence[Wanted], actor: str) -> None:
         JobError: As in submit.
     """
     tenants = Tenant.objects.in_bulk(sorted({one.tenant_id for one in wanted}))
+    jobs: dict[int, tuple[UUID, int]] = {}
     for tenant_id, tenant in tenants.items():
         own = [one for one in wanted if one.tenant_id == tenant_id]
         made = submit_jobs(tenant=tenant, requests=[one.request for one in own], actor=actor)
-        give_jobs(
-            jobs={
-                one.occurrence: (job.job_id, job.shard) for one, job in zip(own, made, strict=True)
-            }
-        )
+        jobs |= {
+            one.occurrence: (job.job_id, job.shard) for one, job in zip(own, made, strict=True)
+        }
+    give_jobs(jobs=jobs)

@@ -93,7 +93,7 @@ def _check(
 def terms_of(ledger: Ledger) -> list[Terms]:
     """What each version says, and where it is in force."""
     last = min(ledger.expanded_until, ledger.deleted_at or ledger.expanded_until)
-    ends = [*(one.since for one in ledger.versions[1:]), last]
+    ends = [*((one.since, one.created_at) for one in ledger.versions[1:]), (last, None)]
     newest = len(ledger.versions) - 1
     return [
         Terms(
@@ -102,6 +102,7 @@ def terms_of(ledger: Ledger) -> list[Terms]:
             same_zone_data=one.zone_data == ZONE_DATA,
             since=one.since,
             end=end,
+            replaced_at=replaced_at,
             starts_at=one.starts_at,
             ends_at=one.ends_at,
             cut_at_end=(
@@ -111,7 +112,7 @@ def terms_of(ledger: Ledger) -> list[Terms]:
                 and ledger.runs >= one.max_runs
             ),
         )
-        for place, (one, end) in enumerate(zip(ledger.versions, ends, strict=False))
+        for place, (one, (end, replaced_at)) in enumerate(zip(ledger.versions, ends, strict=False))
     ]
 
 
@@ -158,7 +159,11 @@ def _covered(schedule_id: UUID, terms: Terms, due: Due) -> bool:
     if terms.cut_at_end and due.known_at == terms.end:
         return True
     known = stands_for(
-        schedule_id=schedule_id, slot=due.slot, number=due.number, fire_at=due.fire_at
+        schedule_id=schedule_id,
+        timezone=terms.calendar.zone if terms.calendar else "",
+        slot=due.slot,
+        number=due.number,
+        fire_at=due.fire_at,
     )
     return any(one.caught_up or one.version < terms.number for one in known)
 

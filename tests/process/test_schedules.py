@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from benchmarks.nights import make_nights
 from jobs.conf import conf
 from jobs.database import rows
 from jobs.models import Job, Occurrence, Schedule
 from jobs.services.verifying import verify_history
-from tests.factories import make_schedule
+from jobs.states import Resolution
+from tests.factories import make_handler, make_pool, make_schedule
 from tests.process.stories import assert_at_rest, database_now, events, finished, seconds_between
 from tests.support.process import MANAGE, Fleet
 
@@ -26,6 +29,7 @@ pytestmark = pytest.mark.process
 SECOND = timedelta(seconds=1)
 DOWN_SECONDS, LATEST_SECONDS = 20, 25  # after a firing; and when its job has begun then
 ROUNDS = int(os.environ.get("PROCESS_ROUNDS") or 50)
+NIGHTS, SEED = int(os.environ.get("PROCESS_NIGHTS") or 400), 7
 CASES = Path(__file__).parents[1] / "support" / "calendar" / "cases.json"
 ODD = {
     "TZ": "Pacific/Apia",
@@ -42,7 +46,7 @@ def test_kf11_a_firing_while_no_scheduler_runs_has_one_job_as_soon_as_one_runs(f
     fleet.worker("--slots", "4")
     fleet.ready()
     fires_at = database_now().replace(microsecond=0) + 4 * SECOND
-    rule = {
+    rule: dict[str, Any] = {
         "cron": f"{fires_at.second} {fires_at.minute} {fires_at.hour} * * *",
         "misfire": "latest",
         "job": {"handler": "probe.deaf"},
@@ -103,6 +107,43 @@ def test_kf13_two_schedulers_at_once_make_one_job_for_each_firing(fleet):
     assert verdict.occurrences >= 3 * ROUNDS * 17
     running = Job.objects.exclude(status="cancelled").values_list("schedule_id", "fire_at")
     assert len(running) == len(set(running)) >= 3 * ROUNDS * 12
+
+
+@pytest.mark.timeout(300)
+def test_f22_i13_a_night_with_a_moved_clock_under_killed_schedulers_is_in_the_ledger_as_the_calendar_says(
+    fleet,
+):
+    """Gaps and overlaps of many zones. `python -m benchmarks schedules` does the same with 10,000 of 50 zones."""
+    fleet.fork_all()
+    make_handler("probe.deaf")
+    make_pool()
+    rng = random.Random(SEED)
+    alive = [fleet.scheduler() for _ in range(3)]
+    fleet.ready()
+    make_nights(NIGHTS, 25, "probe.deaf")
+    to_do = Schedule.objects.filter(look_at__isnull=False)
+    met = 0
+    for done in (0.0, 0.2, 0.4, 0.6, 0.8):  # of the work
+        fleet.until(
+            lambda done=done: to_do.count() <= NIGHTS * (1 - done), f"{done} is done (seed {SEED})"
+        )
+        victim = alive.pop(rng.randrange(len(alive)))
+        victim.kill()
+        met += to_do.exists()
+        alive.append(fleet.scheduler())
+    assert met >= 2, "too few of them were killed at work"
+    fleet.until(lambda: not to_do.exists(), f"the night is over for all (seed {SEED})")
+    verdict = verify_history()
+    assert verdict.violations == []
+    assert (verdict.schedules, verdict.unchecked) == (NIGHTS, 0)
+    told = Occurrence.objects.values_list("resolution", flat=True).distinct()
+    assert set(told) == {one.value for one in Resolution}
+    assert Job.objects.count() > NIGHTS / 2
+    # And the check would have seen it: each of a few firings is missed when its row is gone.
+    gone = list(Occurrence.objects.filter(verdict="skipped").order_by("?")[:5])
+    for one in gone:
+        one.delete()
+    assert len(verify_history().violations) == len(gone)
 
 
 @pytest.fixture
