@@ -18,7 +18,7 @@ FIRST, LAST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 STRAY = 1_000  # jobs without an occurrence that are told one by one
 
 SCHEDULES = """
-select id, expanded_until, deleted_at, look_at is null, runs from jobs_schedule
+select id, expanded_until, deleted_at, look_at is null, runs, fault is not null from jobs_schedule
 where id > %(after)s and (%(tenant)s::int is null or tenant_id = %(tenant)s) order by id limit %(limit)s"""
 
 VERSIONS = """
@@ -81,6 +81,7 @@ class Ledger(NamedTuple):
     Attributes:
         ended: Nothing comes any more.
         runs: Jobs made.
+        faulty: Its newest version was set aside: some of it says nothing.
     """
 
     schedule_id: UUID
@@ -88,6 +89,7 @@ class Ledger(NamedTuple):
     deleted_at: datetime | None
     ended: bool
     runs: int
+    faulty: bool
     versions: list[StoredVersion]
 
 
@@ -104,9 +106,9 @@ def ledgers(*, tenant_id: int | None = None, page: int = 500) -> Iterator[Ledger
         versions: dict[UUID, list[StoredVersion]] = {}
         for schedule_id, *values in rows(VERSIONS, {"schedules": [one[0] for one in found]}):
             versions.setdefault(schedule_id, []).append(StoredVersion(*values))
-        for schedule_id, until, deleted_at, ended, runs in found:
+        for schedule_id, until, deleted_at, ended, runs, faulty in found:
             known = versions.get(schedule_id, [])
-            yield Ledger(schedule_id, until, deleted_at, ended, runs, known)
+            yield Ledger(schedule_id, until, deleted_at, ended, runs, faulty, known)
 
 
 def entries(

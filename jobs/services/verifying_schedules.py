@@ -98,7 +98,7 @@ def terms_of(ledger: Ledger) -> list[Terms]:
     return [
         Terms(
             number=one.number,
-            calendar=_calendar(one),
+            calendar=None if ledger.faulty and place == newest else _calendar(one),
             same_zone_data=one.zone_data == ZONE_DATA,
             since=one.since,
             end=end,

@@ -453,6 +453,30 @@ def test_i13_a_rule_that_cannot_be_read_is_told_and_stops_nobody(
     assert len(told) == 2
 
 
+def test_i13_a_version_that_was_set_aside_is_told_and_those_before_it_are_checked(
+    story: Story,
+) -> None:
+    story.edit(cron="*/30 * * * *")
+    Schedule.objects.update(fault={"pointer": "/cron", "code": "bad_syntax", "detail": ""})
+    ScheduleVersion.objects.filter(number=2).update(cron="0 0 1 1 *")
+    verdict, told = wrong()
+    assert (told, verdict.unchecked) == ([], 1)
+    row("skipped").delete()
+    assert len(wrong()[1]) == 1
+
+
+def test_i13_a_zone_further_west_has_the_same_slots_again(story: Story) -> None:
+    story.edit(cron="*/20 * * * *", timezone="America/New_York").until(NOON + 8 * HOUR)
+    verdict, told = wrong()
+    assert (told, verdict.unchecked) == ([], 0)
+    slots = Occurrence.objects.exclude(verdict="superseded").values_list("slot", flat=True)
+    double = [one for one in slots if list(slots).count(one) > 1]
+    assert double
+    one = Occurrence.objects.get(timezone="America/New_York", slot=double[0])
+    one.delete()
+    assert f"{one.slot} is missing" in wrong()[1][0]
+
+
 def test_i13_a_ledger_in_many_pages_is_one(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ledgers.entries.__kwdefaults__ or {}, "page", 2)
     monkeypatch.setitem(ledgers.ledgers.__kwdefaults__ or {}, "page", 1)
