@@ -25,6 +25,7 @@ FREE = {"*", "*/1", "?"}
 SUNDAY = {"SUN", "7"}
 DAYS = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+LEAP_YEAR = 2028
 UNITS = {"s": 1, "m": 60, "h": 3600}
 DATES = {"d": 1, "w": 7}
 
@@ -89,6 +90,9 @@ def _dates(days: str, months: set[int], weekdays: str) -> Callable[[date], bool]
     chosen = days.split(",")
     plain = ",".join(one for one in chosen if one != "L")
     numbers = _numbers(plain, range(1, 32)) if plain and days not in FREE else set()
+    longest = max(calendar.monthrange(LEAP_YEAR, month)[1] for month in months)
+    if numbers and "L" not in chosen and min(numbers) > longest:
+        raise ValueError(days)
     forms = [] if weekdays in FREE else [_weekday(one) for one in weekdays.split(",")]
 
     def on(day: date) -> bool:

@@ -143,6 +143,8 @@ def test_i13_aliases_mean_the_same_to_both_readers(alias: str) -> None:
         {"cron": "9-5 * * * *"},
         {"cron": "0 0 * * MONDAY"},
         {"cron": "H * * * *"},
+        {"cron": "0 0 30 2 *"},
+        {"cron": "0 0 31 4,6 1"},
         {"cron": "0 0 * * 1", "zone": "Europe/Berlin "},
         {"cron": "0 0 * * 1", "on_gap": "later"},
         {"every": "0m", "anchor": "2027-01-01T00:00:00Z"},
