@@ -33,7 +33,7 @@ class JobsConf:
     default_timeout_seconds: float = 300.0
     default_max_attempts: int = 5
     expand_ahead_seconds: float = 3600.0  # how far ahead schedules make their jobs
-    expand_batch: int = 100  # schedules expanded in one transaction
+    expand_batch: int = 200  # schedules expanded in one transaction
     expand_firings: int = 100  # of one schedule in one round
     timezone: str = "UTC"  # of schedules whose tenant names none
     on_gap: str = "next_valid"  # where neither schedule nor tenant says

@@ -199,6 +199,7 @@ class _Fault(Exception):
         self.code, self.detail = code, detail
 
 
+@lru_cache(maxsize=4096)  # a rule is read again at each of its expansions
 def _parse(text: str) -> CronRule:
     if text.startswith("@"):
         text = _expanded(text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from operator import attrgetter
 from typing import NamedTuple
-from uuid import UUID
 
 from jobs.models import Tenant
 from jobs.policies.misfire import Decision
@@ -14,7 +14,7 @@ from jobs.policies.timing import Timing
 from jobs.policies.zones import ZONE_DATA
 from jobs.queries.schedules import StoredSchedule
 from jobs.services.requests import JobRequest
-from jobs.services.submit import submit_jobs
+from jobs.services.submit import submit_without_keys
 from jobs.transitions.ledger import NewOccurrence, give_jobs
 
 
@@ -74,22 +74,26 @@ def wanted_job(
         schedule_id=stored.id,
         misfire_at=misfire_at,
         concurrency_key=stored.key or request.concurrency_key,
+        request_key=None,  # each firing is a job of its own
     )
     return Wanted(occurrence, stored.tenant_id, own)
 
 
 def make_jobs(wanted: Sequence[Wanted], actor: str) -> None:
-    """Create them, tenant by tenant, and name each in its occurrence.
+    """Create them together, and name each in its occurrence.
 
     Raises:
         JobError: As in submit.
     """
+    if not wanted:
+        return
     tenants = Tenant.objects.in_bulk(sorted({one.tenant_id for one in wanted}))
-    jobs: dict[int, tuple[UUID, int]] = {}
-    for tenant_id, tenant in tenants.items():
-        own = [one for one in wanted if one.tenant_id == tenant_id]
-        made = submit_jobs(tenant=tenant, requests=[one.request for one in own], actor=actor)
-        jobs |= {
-            one.occurrence: (job.job_id, job.shard) for one, job in zip(own, made, strict=True)
+    in_order = sorted(wanted, key=attrgetter("tenant_id"))
+    pairs = [(tenants[one.tenant_id], one.request) for one in in_order]
+    made = submit_without_keys(pairs, actor=actor)
+    give_jobs(
+        jobs={
+            one.occurrence: (job.job_id, job.shard)
+            for one, job in zip(in_order, made, strict=True)
         }
-    give_jobs(jobs=jobs)
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -71,6 +73,35 @@ def submit_jobs(*, tenant: Tenant, requests: Sequence[JobRequest], actor: str) -
         # One statement: the job is there or nothing is, and a transaction around it would be four round trips more.
         return _store(tenant, requests, jobs, actor)
     return _store_together(tenant, requests, jobs, actor)
+
+
+def submit_without_keys(
+    wanted: Sequence[tuple[Tenant, JobRequest]], *, actor: str
+) -> list[Submitted]:
+    """Create a job for every request, of any number of tenants, in one statement; inside the caller's transaction.
+
+    Args:
+        wanted: Owner and parsed request of each; none has a request key. Those of a tenant stand together.
+        actor: Who asks, for history.
+
+    Returns:
+        One result per request, in order.
+
+    Raises:
+        UnknownHandler, NoMatchingPool, ValidationFailed, QuotaExceeded: As `submit_jobs`.
+    """
+    answer: list[Submitted] = []
+    free: list[NewJob] = []
+    for tenant, group in groupby(wanted, key=itemgetter(0)):
+        requests = [request for _, request in group]
+        if tenant.max_backlog is not None:
+            answer += _submit_within_backlog(tenant, tenant.max_backlog, requests, actor)
+            continue
+        jobs = _resolve_newest(tenant, requests, actor)
+        answer += [Submitted(job.id, job.shard, created=True) for job in jobs]
+        free += jobs
+    create_jobs(free, actor=actor)
+    return answer
 
 
 def check_request(tenant: Tenant, request: JobRequest) -> None:
