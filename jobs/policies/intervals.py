@@ -16,6 +16,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600}
 _DAYS = {"d": 1, "w": 7}
 _LOCAL = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}")
 LONGEST_DAYS = 3653
+LONGEST_ANCHOR = 32  # as long as an instant with microseconds and offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,9 @@ def parse_every(
         raise InvalidField(
             pointer, "bad_syntax", "must be a number with s, m, h, d, w or mo, such as 90m"
         )
+    if isinstance(anchor, str) and len(anchor) > LONGEST_ANCHOR:
+        reason = f"must have at most {LONGEST_ANCHOR} characters"
+        raise InvalidField(anchor_pointer, "too_long", reason)
     count, unit = int(found[1]), found[2]
     if count * _SECONDS.get(unit, DAY * _DAYS.get(unit, 31)) > LONGEST_DAYS * DAY:
         raise InvalidField(pointer, "out_of_range", "must be at most ten years")

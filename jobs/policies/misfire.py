@@ -87,7 +87,7 @@ def plan(
         skip_until, skip_reason = until, "paused"
     split = sum(skip_until is not None and one.known_at <= skip_until for one in found)
     decisions = [Decision(one, Verdict.SKIPPED, reason=skip_reason) for one in found[:split]]
-    decisions += _decide(timing, found[split:], rest, now)
+    decisions += _decide(timing, found[split:], rest, now, expanded_until)
     if timing.max_runs is not None:
         decisions, over = _at_most(decisions, timing.max_runs - runs)
         if over:
@@ -105,6 +105,25 @@ def plan(
     return Plan(decisions, done, look_at)
 
 
+def first_runs(whole: Plan, most: int, again: datetime) -> Plan:
+    """The beginning of a plan with at most so many runs, to be gone on with at `again`.
+
+    Firings of one instant stay together, as what was decided is remembered by its instant.
+    """
+    cut = 0
+    for place, one in enumerate(whole.decisions):
+        most -= one.verdict is Verdict.PENDING
+        if most < 0:
+            break
+        following = whole.decisions[place + 1 :]
+        if not following or following[0].firing.known_at > one.firing.known_at:
+            cut = place + 1
+    if not cut:
+        return Plan([], whole.expanded_until, again)
+    kept = whole.decisions[:cut]
+    return Plan(kept, kept[-1].firing.known_at, again)
+
+
 def _round(
     recurrence: Recurrence, begin: datetime, end: datetime, most: int
 ) -> tuple[list[Firing], Firing | None]:
@@ -118,7 +137,12 @@ def _round(
 
 
 def judge_missed(
-    timing: Timing, fire_at: datetime, due_at: datetime, now: datetime
+    timing: Timing,
+    fire_at: datetime,
+    due_at: datetime,
+    now: datetime,
+    *,
+    followed: bool | None = None,
 ) -> tuple[Verdict, str]:
     """What becomes of a firing that had its job in time and was not begun within its grace.
 
@@ -127,18 +151,25 @@ def judge_missed(
         fire_at: Aware.
         due_at: Aware; of its job.
         now: Aware.
+        followed: Whether a later one is due as well, where that is known; else the rule says so.
 
     Returns:
         `pending` (it runs, late), or `skipped` or `dropped` with the reason.
     """
     window = timing.within(fire_at, now)
     dues = (timing.due_at(one) for one in expand(timing.recurrence, *window))
-    overtaken = any(due is not None and due <= now for due in dues)
+    overtaken = followed
+    if overtaken is None:
+        overtaken = any(due is not None and due <= now for due in dues)
     return _fate(timing, due_at, _start_of_catching_up(timing, now), overtaken=overtaken)
 
 
 def _decide(
-    timing: Timing, found: list[Firing], rest: Firing | None, now: datetime
+    timing: Timing,
+    found: list[Firing],
+    rest: Firing | None,
+    now: datetime,
+    expanded_until: datetime,
 ) -> list[Decision]:
     in_time = now - timedelta(seconds=timing.grace_seconds)
     caught_up_from = _start_of_catching_up(timing, now)
@@ -147,7 +178,9 @@ def _decide(
     overtaken = after is not None and after <= now
     decisions = []
     for one, due_at in zip(reversed(found), reversed(dues), strict=True):
-        if one.fire_at is None or due_at is None:
+        # Moved to a day before the schedule, or this version of it, was there.
+        too_early = due_at is not None and due_at < one.known_at and due_at <= expanded_until
+        if one.fire_at is None or due_at is None or too_early:
             reason = "gap" if one.fire_at is None else "calendar"
             decisions.append(Decision(one, Verdict.SKIPPED, reason=reason))
             continue

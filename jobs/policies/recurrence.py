@@ -18,6 +18,7 @@ from jobs.states import OnGap, OnOverlap, Resolution
 
 FIRST = 0  # 1970-01-01T00:00:00Z
 LAST = 4_102_444_799  # 2099-12-31T23:59:59Z
+QUIET = 3 * WIDEST_SECONDS
 STEP_FIRINGS = 200  # about so many are worked out at a time
 
 
@@ -94,6 +95,8 @@ def expand(
     low = max(_seconds(after), FIRST - 1)
     high = min(_seconds(until), LAST)
     rule = schedule.rule
+    if isinstance(rule, Every):
+        low = max(low, rule.anchor - 1)
     per_day = DAY / rule.seconds if isinstance(rule, Every) else rule.per_day
     most = round(min(max(STEP_FIRINGS / per_day, 1 / 1440), 366) * DAY)
     step = max(most // 100, 1)  # many callers want no more than the first one or two
@@ -105,6 +108,20 @@ def expand(
         else:
             yield from (one for one in found if one.fire_at is not None)
         low, step = end, min(4 * step, most)
+        if not found and not isinstance(rule, Every):
+            # A rule of every second of one day in a year must not be looked for second by second.
+            low = _quiet_until(rule, schedule.zone, low, high)
+
+
+def _quiet_until(rule: Rule, key: str, low: int, high: int) -> int:
+    """Nothing is due after `low` up to this."""
+    ahead = offset(key, low)
+    first = next(rule.slots(low + 1 + ahead, high + QUIET), high + QUIET)
+    if not shifts(key, low - QUIET, min(first, low + QUIET) + QUIET) and first < low + QUIET:
+        return min(first - ahead - 1, high)  # the clock runs on evenly up to that slot
+    # Further away than any clock is ahead or is moved; from there on it is looked at again.
+    first = next(rule.slots(low - QUIET, high + QUIET), high + QUIET)
+    return min(max(low, first - QUIET), high)
 
 
 def _step(schedule: Recurrence, low: int, high: int) -> list[Firing]:

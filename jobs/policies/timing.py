@@ -6,18 +6,21 @@ Owns firing → due time: closed days move or drop it, jitter delays it. Pure.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from hashlib import blake2b
 from uuid import UUID
 
+from jobs.policies.cron import EPOCH
 from jobs.policies.holidays import Holidays
-from jobs.policies.recurrence import Firing, Recurrence, expand
-from jobs.policies.zones import zone
-from jobs.states import Misfire, OnHoliday
+from jobs.policies.intervals import Every
+from jobs.policies.recurrence import Firing, Recurrence
+from jobs.policies.zones import WIDEST_SECONDS, shifts, zone
+from jobs.states import Misfire, OnGap, OnHoliday, OnOverlap
 
 SECOND = timedelta(seconds=1)
 INSTANT = timedelta(microseconds=1)
 DAY = timedelta(days=1)
+_STEPS = {OnHoliday.NEXT_BUSINESS_DAY: 1, OnHoliday.PREVIOUS_BUSINESS_DAY: -1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +73,7 @@ class Timing:
         """
         if firing.fire_at is None:
             return None
-        runs_at = self._on_open_day(firing.fire_at) if self.holidays else firing.fire_at
+        runs_at = self._on_open_day(firing)
         return None if runs_at is None else runs_at + self.delay
 
     def within(self, begin: datetime, end: datetime) -> tuple[datetime, datetime]:
@@ -89,30 +92,55 @@ class Timing:
         if not self.holidays.closed(day + DAY) and not self.holidays.closed(day):
             return until
         after = self.holidays.open_day(day, 1)
-        return until if after is None else max(until, self._instant(after, time()))
+        return (
+            until
+            if after is None
+            else max(
+                until, datetime.combine(after, time(), zone(self.recurrence.zone)).astimezone(UTC)
+            )
+        )
 
-    def _on_open_day(self, fire_at: datetime) -> datetime | None:
-        local = fire_at.astimezone(zone(self.recurrence.zone))
-        if self.holidays is None or not self.holidays.closed(local.date()):
-            return fire_at
-        if self.on_holiday is OnHoliday.SKIP:
+    def _on_open_day(self, firing: Firing) -> datetime | None:
+        if self.holidays is None or firing.fire_at is None:
+            return firing.fire_at
+        day = firing.fire_at.astimezone(zone(self.recurrence.zone)).date()
+        if not self.holidays.closed(day):
+            return firing.fire_at
+        step = _STEPS.get(self.on_holiday)
+        target = self.holidays.open_day(day, step) if step else None
+        if step is None or target is None:
             return None
-        step = 1 if self.on_holiday is OnHoliday.NEXT_BUSINESS_DAY else -1
-        target = self.holidays.open_day(local.date(), step)
-        if target is None:
-            return None
-        day = local.date()
         while day != target:
             day += step * DAY
-            at = self._instant(day, local.time())
-            if next(expand(self.recurrence, at - SECOND, at), None) is not None:
+            if self._has_slot(datetime.combine(day, firing.slot.time())):
                 return None
-        return at
+        return self._instant(datetime.combine(target, firing.slot.time()))
 
-    def _instant(self, day: date, clock: time) -> datetime:
-        """A wall time on a day; one that a gap leaves out comes as much later as the gap is long."""
-        local = datetime.combine(day, clock, zone(self.recurrence.zone))
-        return local.astimezone(UTC)
+    def _has_slot(self, slot: datetime) -> bool:
+        """Whether the rule has this slot, within the time in which anything fires."""
+        rule, local = self.recurrence.rule, (slot - EPOCH) // SECOND
+        if isinstance(rule, Every) or next(rule.slots(local, local + 1), None) is None:
+            return False
+        at = self._instant(slot)
+        begin, end = self.starts_at or at, self.ends_at or at
+        return at is None or begin is None or end is None or begin <= at <= end
+
+    def _instant(self, slot: datetime) -> datetime | None:
+        """When the clock shows a slot, by the policies where it is moved; None if they skip it."""
+        there = zone(self.recurrence.zone)
+        second = self.recurrence.on_overlap is OnOverlap.SECOND
+        at = slot.replace(tzinfo=there, fold=1 if second else 0).astimezone(UTC)
+        if at.astimezone(there).replace(tzinfo=None, fold=0) == slot:
+            return at
+        at = slot.replace(tzinfo=there, fold=0).astimezone(UTC)  # as the clock went before the gap
+        match self.recurrence.on_gap:
+            case OnGap.SKIP:
+                return None
+            case OnGap.SHIFT_FORWARD:
+                return at
+        moment = round(at.timestamp())
+        moves = shifts(self.recurrence.zone, moment - WIDEST_SECONDS, moment)
+        return datetime.fromtimestamp(moves[-1].at, UTC) if moves else at
 
 
 def jitter_delay(schedule_id: UUID, jitter_seconds: int) -> float:

@@ -108,7 +108,10 @@ where schedule.id = %(schedule)s and schedule.deleted_at is null for no key upda
 
 # Entries that nobody began in time, with the schedules that decide about them.
 MISSED = f"""
-select due.job_id, due.shard, occurrence.id, occurrence.fire_at, occurrence.due_at, {COLUMNS}
+select due.job_id, due.shard, occurrence.id, occurrence.fire_at, occurrence.due_at,
+    exists (select from jobs_occurrence later where later.schedule_id = occurrence.schedule_id
+        and later.known_at > occurrence.known_at and later.known_at <= {NOW_SQL} and later.due_at <= {NOW_SQL}
+        and later.verdict in ('pending', 'ran', 'late')), {COLUMNS}
 from jobs_dueentry due
     join jobs_occurrence occurrence on occurrence.job_id = due.job_id
     join jobs_schedule schedule on schedule.id = occurrence.schedule_id
@@ -128,6 +131,7 @@ class Missed(NamedTuple):
     occurrence_id: int
     fire_at: datetime
     due_at: datetime
+    followed: bool  # by a later one that is due as well, and has its job
     schedule: StoredSchedule
 
 
@@ -166,8 +170,8 @@ def lock_missed(
     """Waiting jobs past their grace, their due entries locked until the commit, by the version that made them."""
     found = rows(MISSED, {"shards": list(shards), "limit": limit, "now": now} | defaults)
     return [
-        Missed(job_id, shard, key, fire_at, due_at, StoredSchedule(*schedule))
-        for job_id, shard, key, fire_at, due_at, *schedule in found
+        Missed(job_id, shard, key, fire_at, due_at, followed, StoredSchedule(*schedule))
+        for job_id, shard, key, fire_at, due_at, followed, *schedule in found
     ]
 
 

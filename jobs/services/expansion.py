@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -21,7 +23,7 @@ from jobs.conf import conf
 from jobs.database import atomically, rows
 from jobs.errors import JobError, QuotaExceeded, ValidationFailed
 from jobs.models import Schedule
-from jobs.policies.misfire import Plan, plan
+from jobs.policies.misfire import Plan, first_runs, plan
 from jobs.policies.timing import Timing
 from jobs.policies.zones import ZONE_DATA
 from jobs.queries.catalog import MAX_AGE_SECONDS, catalog
@@ -36,6 +38,7 @@ from jobs.transitions.ledger import record_occurrences
 
 log = logging.getLogger(__name__)
 
+PLAN_SECONDS = 0.5  # of working rules out in one transaction, which may not be silent for long
 QUOTA_SECONDS = 10.0  # a tenant with a full backlog is tried again then
 
 # A pause that ends by its time ends here.
@@ -100,15 +103,22 @@ def expand_schedules(
         defaults=defaults(),
         now=now,
     )
-    rounds = [found for one in stored if (found := _planned(one, done, actor, now)) is not None]
+    until = time.monotonic() + PLAN_SECONDS
+    rounds: list[_Round] = []
+    for row in stored:
+        if (found := _planned(row, done, actor, now)) is not None:
+            rounds.append(found)
+        done.schedules += 1
+        if time.monotonic() > until:  # the others stay due; nobody's dear rule keeps them waiting
+            done.more = True
+            break
     try:
         with transaction.atomic():
             _store(rounds, actor, now)
     except (JobError, IntegrityError):
         # One of them is at fault: each alone, so that the others go on.
         rounds = [one for one in rounds if _stored_alone(one, actor, now, done)]
-    done.schedules = len(stored)
-    done.more = len(stored) >= conf().expand_batch
+    done.more |= len(stored) >= conf().expand_batch
     for one in rounds:
         pending = sum(each.verdict is Verdict.PENDING for each in one.plan.decisions)
         done.made += pending
@@ -164,14 +174,28 @@ def _stored_alone(one: _Round, actor: str, now: datetime | None, done: Expanded)
     try:
         with transaction.atomic():
             _store([one], actor, now)
-    except QuotaExceeded:
-        again = one.stored.read_at + timedelta(seconds=QUOTA_SECONDS)
-        Schedule.objects.filter(pk=one.stored.id).update(look_at=again)
-        return False
+    except QuotaExceeded as full:
+        return _stored_in_part(one, max(0, full.limit - full.used), actor, now)
     except (JobError, IntegrityError) as error:
         _flag(one.stored, error, done)
         return False
     return True
+
+
+def _stored_in_part(one: _Round, room: int, actor: str, now: datetime | None) -> bool:
+    """As many of its jobs as the tenant's backlog has room for, the earliest first; the others soon."""
+    again = one.stored.read_at + timedelta(seconds=QUOTA_SECONDS)
+    part = replace(one, plan=first_runs(one.plan, room, again))
+    log.warning(
+        telemetry.SCHEDULE_DELAYED,
+        extra={"schedule": str(one.stored.id), "tenant": one.stored.tenant_id, "room": room},
+    )
+    if part.plan.decisions:
+        with suppress(QuotaExceeded), transaction.atomic():
+            _store([part], actor, now)
+            return True
+    Schedule.objects.filter(pk=one.stored.id).update(look_at=again)
+    return False
 
 
 def _flag(stored: StoredSchedule, error: Exception, done: Expanded) -> None:

@@ -111,7 +111,13 @@ def judge_again_at(stored: StoredSchedule) -> datetime | None:
 
 def _judged(one: Missed) -> tuple[Verdict, str]:
     try:
-        return judge_missed(timing_of(one.schedule), one.fire_at, one.due_at, one.schedule.read_at)
+        timing = timing_of(one.schedule)
+        # With its last run made nothing follows, whatever the rule says.
+        over = timing.max_runs is not None and one.schedule.runs >= timing.max_runs
+        followed = one.followed if over else None
+        return judge_missed(
+            timing, one.fire_at, one.due_at, one.schedule.read_at, followed=followed
+        )
     except Exception:  # noqa: BLE001  a rule that cannot be read any more: better late than lost
         return Verdict.PENDING, ""
 

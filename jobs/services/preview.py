@@ -65,6 +65,8 @@ def parse_recurrence(fields: Mapping[str, Any]) -> Recurrence:
         raise ValidationFailed([fault])
     faults: list[InvalidField] = []
     found: dict[str, Any] = {}
+    if "cron" in given and "anchor" in given:
+        faults.append(InvalidField("/anchor", "conflict", "belongs to every"))
     try:
         if "cron" in given:
             found["rule"] = parse_cron(given["cron"])

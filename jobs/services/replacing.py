@@ -22,7 +22,8 @@ select occurrence.id, occurrence.job_id, occurrence.job_shard, occurrence.slot, 
 from (
     select id from jobs_occurrence where schedule_id = %(schedule)s and known_at > %(moment)s
     union
-    select id from jobs_occurrence where schedule_id = %(schedule)s and verdict = 'pending' and due_at > %(moment)s
+    select id from jobs_occurrence where schedule_id = %(schedule)s and verdict = 'pending'
+        and (due_at > %(moment)s or %(unclaimed)s)
 ) found join jobs_occurrence occurrence using (id)
 left join jobs_dueentry due on due.shard = occurrence.job_shard and due.job_id = occurrence.job_id
 where not occurrence.caught_up
@@ -44,9 +45,10 @@ class Ahead(NamedTuple):
     known_at: datetime
 
 
-def decided_ahead(schedule_id: UUID, moment: datetime) -> list[Ahead]:
-    """Firings to come, and those whose job is still to come, as far as nobody has claimed it."""
-    return [Ahead(*row) for row in rows(AHEAD, {"schedule": schedule_id, "moment": moment})]
+def decided_ahead(schedule_id: UUID, moment: datetime, *, unclaimed: bool = False) -> list[Ahead]:
+    """Firings to come, and those whose job is still to come, as far as nobody has claimed it; or all that are unclaimed."""
+    params = {"schedule": schedule_id, "moment": moment, "unclaimed": unclaimed}
+    return [Ahead(*row) for row in rows(AHEAD, params)]
 
 
 def take_back(

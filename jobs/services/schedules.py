@@ -51,6 +51,7 @@ from jobs.transitions.ledger import forget_occurrences
 
 log = logging.getLogger(__name__)
 
+MOST_ROUNDS = 100  # of firings that an outage has left over, before an edit or a pause
 EMPTY = {"cron": "", "every": "", "anchor": "", "timezone": "", "on_gap": "", "on_overlap": ""}
 
 
@@ -195,8 +196,7 @@ def pause_schedule(
         raise ValidationFailed([fault]) from None
     stored = _locked(tenant, schedule_id, now)
     if not stored.paused:  # what fired before this moment does not fall into the pause
-        _expand_if_room(stored, actor, moment)
-        stored = _locked(tenant, schedule_id, now)
+        stored = _up_to(moment, stored, actor)
     old = _drop(schedule_id, "paused", actor, moment)
     forget_occurrences([one.key for one in old if one.known_at > moment])
     Schedule.objects.filter(pk=schedule_id).update(
@@ -392,6 +392,21 @@ def _expand(schedule_id: UUID, actor: str, now: datetime | None) -> None:
         _expand_if_room(stored, actor, now)
 
 
+def _up_to(moment: datetime, stored: StoredSchedule, actor: str) -> StoredSchedule:
+    """Decide on what had fired and was left over, in so many rounds as it takes; as it is stored then."""
+    for _ in range(MOST_ROUNDS):
+        before = stored.expanded_until
+        if before >= moment or stored.faulty:
+            break
+        _expand_if_room(stored, actor, moment)
+        found = lock_schedule(schedule_id=stored.id, defaults=defaults(), now=moment)
+        assert found is not None, "its row is locked"  # noqa: S101
+        stored = found
+        if stored.expanded_until == before:
+            break
+    return stored
+
+
 def _expand_if_room(stored: StoredSchedule, actor: str, now: datetime | None) -> None:
     """A full backlog refuses no change of a schedule: the scheduler makes its jobs when there is room."""
     with suppress(QuotaExceeded), transaction.atomic():
@@ -409,7 +424,8 @@ def _drop(schedule_id: UUID, why: str, actor: str, moment: datetime) -> list[Ahe
     def verdict(one: Ahead) -> Verdict:
         return Verdict.SUPERSEDED if one.known_at > moment else Verdict.SKIPPED
 
-    return take_back(decided_ahead(schedule_id, moment), why, actor, moment, verdict=verdict)
+    ahead = decided_ahead(schedule_id, moment, unclaimed=why == "deleted")
+    return take_back(ahead, why, actor, moment, verdict=verdict)
 
 
 def _runs_without(stored: StoredSchedule, old: list[Ahead]) -> int:

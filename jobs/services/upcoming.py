@@ -53,10 +53,11 @@ def _runs(
 ) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     left = None if timing.max_runs is None else timing.max_runs - stored.runs
-    window = timing.within(after, after + YEARS)
+    window = timing.within(_before_delays(timing, after), after + YEARS)
     firings = (
         _running(timing, *window) if running else expand(timing.recurrence, *window, skipped=True)
     )
+    firings = (one for one in firings if one.known_at > after or _is_to_come(timing, one, after))
     for one in islice(firings, count):
         told = run_document(timing, one)
         if left is not None and told["due_at"] and one.known_at > stored.expanded_until:
@@ -65,6 +66,22 @@ def _runs(
             left -= 1
         found.append(told)
     return found
+
+
+def _before_delays(timing: Timing, after: datetime) -> datetime:
+    """From when on firings may have a run that is still to come: jitter delays it, and closed days just before."""
+    begin = after - timing.delay
+    if timing.holidays is None or timing.on_holiday is not OnHoliday.NEXT_BUSINESS_DAY:
+        return begin
+    there = zone(timing.recurrence.zone)
+    day = begin.astimezone(there).date() - DAY
+    last = timing.holidays.open_day(day + DAY, -1) or day
+    return min(begin, datetime.combine(last + DAY, time(), there).astimezone(UTC) - SECOND)
+
+
+def _is_to_come(timing: Timing, firing: Firing, after: datetime) -> bool:
+    due_at = timing.due_at(firing)
+    return due_at is not None and due_at > after
 
 
 def _running(timing: Timing, begin: datetime, end: datetime) -> Iterator[Firing]:
