@@ -133,11 +133,7 @@ def edit_schedule(
     if stored.version != version:
         raise VersionConflict(current=stored.version)
     _check(tenant, request, moment)
-    if stored.expanded_until < moment and not stored.faulty:
-        _expand_if_room(
-            stored, actor, moment
-        )  # what fired before this moment is the old version's
-        stored = _locked(tenant, schedule_id, now)
+    stored = _up_to(moment, stored, actor)  # what fired before this moment is the old version's
     since = min(stored.expanded_until, moment)
     _write_version(tenant, schedule_id, stored.version + 1, request, actor, since=since)
     old = take_back(_still_open(schedule_id, moment), "edited", actor, moment)
