@@ -1,6 +1,6 @@
 """Runs pytest with the given arguments, and gives a few tests that a busy machine may have broken a second chance.
 
-At most MOST_AGAIN tests that failed are named and run once more, alone. Who fails twice fails the run; so does at once a
+At most MOST_AGAIN tests that failed, whatever the number of their cases, are named and run once more, alone. Who fails twice fails the run; so does at once a
 run with more failures, one whose processes crash, and one with a file that cannot be collected.
 """
 
@@ -28,7 +28,8 @@ def main(arguments: list[str]) -> int:
             return code
         failed = _failed(Path(cache))
         # A file that could not be collected stands among them without the name of a test.
-        if not 0 < len(failed) <= MOST_AGAIN or not all("::" in name for name in failed):
+        tests = {name.partition("[")[0] for name in failed}
+        if not 0 < len(tests) <= MOST_AGAIN or not all("::" in name for name in failed):
             return code
         for name in failed:
             print(f"unsteady: {name} needs a second run", flush=True)

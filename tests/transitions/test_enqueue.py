@@ -70,6 +70,7 @@ def test_a_new_job_has_its_row_its_due_entry_and_its_first_event():
         "tags": ["vip", "eu"],
         "concurrency_key": "account-7",
         "schedule_id": None,
+        "fire_at": None,
         "cancel_requested_at": None,
         "cancel_requested_by": "",
         "cancel_reason": "",
