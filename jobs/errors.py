@@ -82,13 +82,16 @@ class NoMatchingPool(JobError):
 
 
 class RequestKeyReused(JobError):
-    """The request key belongs to a job that was created by a different request."""
+    """The request key belongs to what a different request has created."""
 
     code = "request_key_reused"
 
-    def __init__(self, *, job_id: UUID, differs: list[str]) -> None:
+    def __init__(
+        self, *, differs: list[str], job_id: UUID | None = None, schedule_id: UUID | None = None
+    ) -> None:
+        """`job_id` or `schedule_id`, whichever it is."""
         super().__init__()
-        self.job_id, self.differs = job_id, differs
+        self.job_id, self.schedule_id, self.differs = job_id, schedule_id, differs
 
 
 class NotFound(JobError):

@@ -213,7 +213,8 @@ def _of_domain(error: domain.JobError) -> Problem:
                 domain.InvalidField(f"/{name}", "differs", "is not as in the first request")
                 for name in error.differs
             ]
-            return Problem(code, detail, errors=differing, job={"id": str(error.job_id)})
+            made = ("job", error.job_id) if error.job_id else ("schedule", error.schedule_id)
+            return Problem(code, detail, errors=differing, **{made[0]: {"id": str(made[1])}})
         case domain.QuotaExceeded():
             return _try_later(
                 code, detail, QUOTA_RETRY_SECONDS, limit=error.limit, used=error.used

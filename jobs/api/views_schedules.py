@@ -17,11 +17,12 @@ from jobs.api.parsers import fields_of
 from jobs.api.serializers_schedules import schedule_url
 from jobs.api.shown_schedules import read_named, shown, shown_several
 from jobs.api.views import ApiView
-from jobs.api.views_jobs import PRIVATE, actor_of, read_id
+from jobs.api.views_jobs import PRIVATE, actor_of, read_id, with_header_key
 from jobs.clock import database_now
 from jobs.errors import InvalidField, NotFound, ScheduleInvalid, ValidationFailed
 from jobs.models import ApiToken, Schedule
 from jobs.policies.holidays import read_holidays
+from jobs.policies.payloads import request_hash
 from jobs.policies.recurrence import Recurrence
 from jobs.policies.timing import Timing
 from jobs.policies.zones import parse_zone
@@ -29,7 +30,7 @@ from jobs.queries.schedule_lists import Filters, State, versions_in_force
 from jobs.queries.schedules import find_schedule
 from jobs.services.calendars import find_calendar
 from jobs.services.preview import MOST_RUNS, check_upcoming, parse_recurrence, preview
-from jobs.services.requests import integer, read_fields, time
+from jobs.services.requests import integer, parse_request_key, read_fields, time
 from jobs.services.schedule_requests import (
     HOLIDAY_FIELDS,
     holiday_faults,
@@ -37,7 +38,12 @@ from jobs.services.schedule_requests import (
     split_recurrence,
 )
 from jobs.services.schedule_requests import fields_of as known_fields
-from jobs.services.schedules import create_schedule, delete_schedule, edit_schedule
+from jobs.services.schedules import (
+    create_schedule,
+    create_schedule_once,
+    delete_schedule,
+    edit_schedule,
+)
 from jobs.services.timings import tenant_defaults
 from jobs.states import OnHoliday
 
@@ -79,13 +85,29 @@ class SchedulesView(ApiView):
         return Response(body, headers={**PRIVATE, **link})
 
     def post(self, request: Request) -> Response:
-        """201 with the new schedule. The jobs of its next hour are made before this answers."""
+        """201 with the new schedule, 200 with the one that the request key already names.
+
+        The jobs of its next hour are made before this answers.
+        """
         token = token_of(request)
-        wanted = parse_schedule(fields_of(request), defaults=tenant_defaults(token.tenant))
-        made = create_schedule(tenant=token.tenant, request=wanted, actor=actor_of(token))
+        fields = with_header_key(fields_of(request), request.META.get("HTTP_IDEMPOTENCY_KEY"))
+        key, sent = fields.pop("request_key", None), None
+        if key is not None:
+            key = parse_request_key(key, "/request_key")
+            sent = request_hash({**fields, "request_key": key})
+        wanted = parse_schedule(fields, defaults=tenant_defaults(token.tenant))
+        given: dict[str, Any] = {
+            "tenant": token.tenant,
+            "request": wanted,
+            "actor": actor_of(token),
+        }
+        if key is None or sent is None:
+            made, new = create_schedule(**given), True
+        else:
+            made, new = create_schedule_once(**given, request_key=key, sent=sent)
         return Response(
             shown(made, token),
-            201,
+            201 if new else 200,
             headers={"Location": schedule_url(made.pk), "ETag": etag(made.version)},
         )
 

@@ -76,6 +76,8 @@ class Schedule(models.Model):
         null=True
     )  # what fired up to here never runs: see skip_reason
     skip_reason = models.CharField(max_length=20, db_default="paused")
+    request_key = models.CharField(max_length=255, null=True)  # noqa: DJ001 (null: not unique)
+    request_hash = models.BinaryField(max_length=32, null=True)
     created_by = models.CharField(max_length=150, db_default="")
     created_at = models.DateTimeField(db_default=Now())
     updated_at = models.DateTimeField(db_default=Now())
@@ -88,6 +90,11 @@ class Schedule(models.Model):
                 fields=["tenant", "name"],
                 condition=Q(deleted_at__isnull=True),
                 name="schedule_name_once",
+            ),
+            models.UniqueConstraint(
+                fields=["tenant", "request_key"],
+                condition=Q(request_key__isnull=False),
+                name="schedule_request_key_once",
             ),
             *(is_a_date("schedule", name) for name in _SCHEDULE_TIMES),
         ]

@@ -53,6 +53,11 @@ class Recurrence:
     on_gap: OnGap = OnGap.NEXT_VALID
     on_overlap: OnOverlap = OnOverlap.FIRST
 
+    @property
+    def is_interval(self) -> bool:
+        """It follows elapsed time: neither policy counts."""
+        return isinstance(self.rule, Every) or self.rule.is_interval
+
 
 @dataclass(frozen=True, slots=True)
 class Firing:

@@ -22,8 +22,8 @@ from jobs.clock import NOW_SQL
 from jobs.conf import conf
 from jobs.database import atomically, rows
 from jobs.errors import JobError, QuotaExceeded, ValidationFailed
-from jobs.models import Schedule
-from jobs.policies.misfire import Plan, first_runs, plan
+from jobs.models import Occurrence, Schedule
+from jobs.policies.misfire import Decision, Plan, first_runs, plan
 from jobs.policies.timing import Timing
 from jobs.policies.zones import ZONE_DATA
 from jobs.queries.catalog import MAX_AGE_SECONDS, catalog
@@ -33,7 +33,7 @@ from jobs.services.missed import judge_again_at
 from jobs.services.requests import JobRequest, parse_request
 from jobs.services.revision import revise, staleness
 from jobs.services.timings import defaults, timing_of
-from jobs.states import Verdict
+from jobs.states import OnOverlap, Resolution, Verdict
 from jobs.transitions.ledger import record_occurrences
 
 log = logging.getLogger(__name__)
@@ -164,10 +164,38 @@ def _planned(
             skip_until=stored.skip_until,
             skip_reason=stored.skip_reason,
         )
+        made = _once_an_overlap(stored, timing, made)
     except Exception as error:  # noqa: BLE001  whatever is in the row: its neighbours must go on
         _flag(stored, error, done)
         return None
     return _Round(stored, timing, request, made)
+
+
+def _once_an_overlap(stored: StoredSchedule, timing: Timing, made: Plan) -> Plan:
+    """A policy that changed from the first pass to the second between the two: what has run does not run again."""
+    recurrence = timing.recurrence
+    second = [
+        one.firing.slot.isoformat()
+        for one in made.decisions
+        if one.firing.resolution is Resolution.SECOND_PASS and one.verdict is Verdict.PENDING
+    ]
+    if not second or recurrence.on_overlap is not OnOverlap.SECOND or recurrence.is_interval:
+        return made
+    ran = Occurrence.objects.filter(
+        schedule=stored.id,
+        timezone=recurrence.zone,
+        slot__in=second,
+        number=1,
+        verdict__in=[Verdict.PENDING, Verdict.RAN, Verdict.LATE],
+    )
+    known = set(ran.values_list("slot", flat=True))
+    decisions = [
+        Decision(one.firing, Verdict.SKIPPED, reason="first_pass")
+        if one.firing.number == 2 and one.firing.slot.isoformat() in known
+        else one
+        for one in made.decisions
+    ]
+    return replace(made, decisions=decisions)
 
 
 def _stored_alone(one: _Round, actor: str, now: datetime | None, done: Expanded) -> bool:

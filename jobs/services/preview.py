@@ -10,7 +10,7 @@ from typing import Any
 
 from jobs.errors import InvalidField, ValidationFailed
 from jobs.policies.cron import CronRule, parse_cron
-from jobs.policies.intervals import Every, parse_every
+from jobs.policies.intervals import parse_every
 from jobs.policies.recurrence import Firing, Recurrence, expand
 from jobs.policies.timing import Timing
 from jobs.policies.wording import (
@@ -203,7 +203,7 @@ def shift_document(schedule: Recurrence, shift: Shift) -> dict[str, Any]:
     )
     around = at - AROUND, at + AROUND
     would: dict[str, list[str]] = {}
-    if not isinstance(schedule.rule, Every) and not schedule.rule.is_interval:
+    if not schedule.is_interval:
         # Only what the policy can decide: a rule of seconds would fill the page with plain ones.
         would = {
             value: [

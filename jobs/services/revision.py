@@ -17,7 +17,6 @@ from jobs.clock import NOW_SQL
 from jobs.conf import conf
 from jobs.database import atomically, commits, rows
 from jobs.models import Occurrence, Schedule, ScheduleVersion
-from jobs.policies.intervals import Every
 from jobs.policies.recurrence import expand
 from jobs.policies.timing import Timing
 from jobs.policies.zones import WIDEST_SECONDS, ZONE_DATA
@@ -119,8 +118,7 @@ def _before_overtaken(fresh: StoredSchedule, timing: Timing, since: datetime) ->
 
     They are missed, not lost. What follows elapsed time has no slots that move.
     """
-    rule = timing.recurrence.rule
-    if isinstance(rule, Every) or rule.is_interval:
+    if timing.recurrence.is_interval:
         return since
     near = fresh.read_at - 3 * timedelta(seconds=WIDEST_SECONDS), fresh.read_at
     decided = Occurrence.objects.filter(

@@ -29,6 +29,7 @@ from jobs.errors import (
     NotFound,
     NotPaused,
     QuotaExceeded,
+    RequestKeyReused,
     ScheduleInvalid,
     UnknownHandler,
     ValidationFailed,
@@ -57,7 +58,13 @@ EMPTY = {"cron": "", "every": "", "anchor": "", "timezone": "", "on_gap": "", "o
 
 @atomically
 def create_schedule(
-    *, tenant: Tenant, request: ScheduleRequest, actor: str, now: datetime | None = None
+    *,
+    tenant: Tenant,
+    request: ScheduleRequest,
+    actor: str,
+    request_key: str | None = None,
+    sent: bytes | None = None,
+    now: datetime | None = None,
 ) -> Schedule:
     """Store it, and make what falls into the next hour.
 
@@ -65,6 +72,8 @@ def create_schedule(
         tenant: Owner.
         request: From `parse_schedule`.
         actor: Who asks.
+        request_key: By which the same request is known again; see `create_schedule_once`.
+        sent: Hash of the fields as sent, with the key.
         now: Aware UTC; default is the database clock.
 
     Raises:
@@ -89,6 +98,8 @@ def create_schedule(
         expanded_until=moment,
         look_at=moment,
         created_by=actor,
+        request_key=request_key,
+        request_hash=sent,
     )
     try:
         with transaction.atomic():
@@ -101,6 +112,39 @@ def create_schedule(
     _expand(schedule_id, actor, now)
     _tell("created", schedule_id, actor)
     return Schedule.objects.get(pk=schedule_id)
+
+
+def create_schedule_once(
+    *, tenant: Tenant, request: ScheduleRequest, actor: str, request_key: str, sent: bytes
+) -> tuple[Schedule, bool]:
+    """As `create_schedule`; the same key with the same fields is the same schedule.
+
+    Returns:
+        The schedule, and whether it is new.
+
+    Raises:
+        RequestKeyReused: The key names one that other fields have made. Nothing is stored.
+        ScheduleInvalid, UnknownHandler, NoMatchingPool: As in create.
+    """
+    if (known := _made_by(tenant, request_key, sent)) is not None:
+        return known, False
+    try:
+        made = create_schedule(
+            tenant=tenant, request=request, actor=actor, request_key=request_key, sent=sent
+        )
+    except ScheduleInvalid:
+        # The same request may have come through meanwhile, and has the name now.
+        if (known := _made_by(tenant, request_key, sent)) is None:
+            raise
+        return known, False
+    return made, True
+
+
+def _made_by(tenant: Tenant, request_key: str, sent: bytes) -> Schedule | None:
+    found = Schedule.objects.filter(tenant=tenant, request_key=request_key).first()
+    if found is not None and bytes(found.request_hash or b"") != sent:
+        raise RequestKeyReused(schedule_id=found.pk, differs=[])
+    return found
 
 
 @atomically

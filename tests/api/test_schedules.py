@@ -261,3 +261,23 @@ def test_secrets_of_the_payload_are_masked_without_the_scope(owner):
     assert b"hunter2" not in seen.content
     assert seen.body["job"]["payload"]["n"] == 1
     assert b"hunter2" in owner.call("GET", of(made)).content
+
+
+def test_kf44_the_same_request_key_is_the_same_schedule(owner, stranger):
+    keyed = {"headers": {"Idempotency-Key": "nightly-1"}}
+    made = owner.call("POST", SCHEDULES, FIELDS, **keyed)
+    again = owner.call("POST", SCHEDULES, FIELDS, **keyed)
+    in_body = create(owner, request_key="nightly-1")
+    assert [one.status for one in (made, again, in_body)] == [201, 200, 200]
+    assert {one.body["id"] for one in (made, again, in_body)} == {made.body["id"]}
+    assert again.headers["ETag"] == '"v1"'
+    other = owner.call("POST", SCHEDULES, {**FIELDS, "cron": "@daily"}, **keyed)
+    assert assert_problem(other, 422, "request_key_reused")["schedule"] == {"id": made.body["id"]}
+    assert stranger.call("POST", SCHEDULES, FIELDS, **keyed).status == 201
+    assert Schedule.objects.count() == 2
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, 5, "a\nb"])
+def test_kf44_a_request_key_that_is_none_stores_nothing(owner, key):
+    assert_problem(create(owner, request_key=key), 422, "validation_failed")
+    assert not Schedule.objects.exists()

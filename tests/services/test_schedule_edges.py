@@ -18,6 +18,7 @@ from jobs.queries.schedules import lock_schedule
 from jobs.services.calendars import create_calendar, parse_calendar
 from jobs.services.missed import judge_missed_jobs
 from jobs.services.preview import check_upcoming, parse_recurrence
+from jobs.services.revision import mark_stale_schedules
 from jobs.services.schedules import delete_schedule, pause_schedule
 from jobs.services.timings import defaults
 from jobs.services.upcoming import upcoming
@@ -259,6 +260,30 @@ def test_next_runs_name_those_that_have_fired_and_are_still_to_be_due() -> None:
         stored = lock_schedule(schedule_id=one.pk, defaults=defaults(), now=now)
         assert stored is not None
         assert upcoming(stored, after=now, count=2).runs[0]["fire_at"] == expected
+
+
+@pytest.mark.parametrize("by", ["tenant", "edit"])
+def test_kf01_a_policy_that_changes_between_the_two_passes_runs_nothing_twice(by: str) -> None:
+    first_pass = utc("2027-10-31T00:30:00Z")
+    make_tenant(timezone="Europe/Berlin")
+    schedule = create(first_pass - HOUR, cron="30 2 * * *")
+    (job,) = Job.objects.filter(schedule_id=schedule.pk)
+    claim_batch(
+        shards=[job.shard], job_ids=[job.pk], pool=make_pool(), actor=SCHEDULER, now=first_pass
+    )
+    between = first_pass + 10 * MINUTE
+    if by == "tenant":
+        Tenant.objects.update(on_overlap="second")
+        mark_stale_schedules(shards=all_shards(), now=between)
+    else:
+        edit(schedule, between, cron="30 2 * * *", on_overlap="second")
+    expand_all(between)
+    rows = Occurrence.objects.filter(schedule=schedule).order_by("number")
+    assert [(row.number, row.verdict, row.reason) for row in rows] == [
+        (1, "pending", ""),
+        (2, "skipped", "first_pass"),
+    ]
+    assert Job.objects.filter(schedule_id=schedule.pk).count() == 1
 
 
 # Outages of more than one round.
