@@ -9,6 +9,7 @@ SCHEDULES = "tests/services/test_schedules.py"
 RUNNING = "tests/services/test_on_running.py"
 BUSINESS = "tests/services/test_business_days.py"
 VERSIONS = "tests/services/test_schedule_versions.py"
+EDGES = "tests/services/test_schedule_edges.py"
 WITHDRAW = "tests/transitions/test_withdraw.py"
 P, S, T = "jobs/policies/", "jobs/services/", "jobs/transitions/"
 
@@ -138,9 +139,44 @@ SCHEDULE_MUTATIONS: tuple[Mutation, ...] = (
     mutation(
         "a daily rule runs once for each closed day",
         P + "timing.py",
-        "            if next(expand(self.recurrence, at - SECOND, at), None) is not None:\n                return None\n",
+        "            if self._has_slot(datetime.combine(day, firing.slot.time())):\n                return None\n",
         "",
         BUSINESS,
+    ),
+    mutation(
+        "closed days forget the bounds",
+        P + "timing.py",
+        "return at is None or begin is None or end is None or begin <= at <= end",
+        "return True",
+        EDGES,
+    ),
+    mutation(
+        "a run before the closed days is made up for",
+        P + "misfire.py",
+        "due_at < one.known_at and due_at <= expanded_until",
+        "False",
+        EDGES,
+    ),
+    mutation(
+        "a full backlog takes nothing of a schedule that has more",
+        S + "expansion.py",
+        "part = replace(one, plan=first_runs(one.plan, room, again))",
+        "part = replace(one, plan=first_runs(one.plan, 0, again))",
+        EDGES,
+    ),
+    mutation(
+        "the last of a limited number of runs is overtaken",
+        S + "missed.py",
+        "followed = one.followed if over else None",
+        "followed = None",
+        EDGES,
+    ),
+    mutation(
+        "a changed policy runs a slot on both passes",
+        S + "expansion.py",
+        "made = _once_an_overlap(stored, timing, made)",
+        "pass",
+        EDGES,
     ),
     mutation(
         "a run before the closed days is seen too late",
