@@ -35,6 +35,7 @@ class StoredSchedule(NamedTuple):
     skip_reason: str
     zone_data: str
     faulty: bool
+    since: datetime  # of the version: its firings are those after it
     cron: str
     every: str
     anchor: str
@@ -81,7 +82,7 @@ COLUMNS = f"""schedule.id, schedule.shard, schedule.tenant_id, schedule.version,
         else schedule.skip_until end,
     case when schedule.paused_at is not null and schedule.resume_at <= {NOW_SQL} then 'paused'
         else schedule.skip_reason end,
-    schedule.zone_data, schedule.fault is not null, version.cron, version.every, version.anchor,
+    schedule.zone_data, schedule.fault is not null, version.since, version.cron, version.every, version.anchor,
     version.in_timezone, version.in_on_gap, version.in_on_overlap,
     version.misfire, version.grace_seconds, version.catch_up_most, version.catch_up_seconds, version.jitter_seconds,
     version.starts_at, version.ends_at, version.max_runs, version.on_running, version.on_holiday, version.calendar_id,

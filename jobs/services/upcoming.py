@@ -53,7 +53,9 @@ def _runs(
 ) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     left = None if timing.max_runs is None else timing.max_runs - stored.runs
-    window = timing.within(_before_delays(timing, after), after + YEARS)
+    # What fired before this version, or into a pause, is no run of it.
+    begin = max(_before_delays(timing, after), stored.since, stored.skip_until or stored.since)
+    window = timing.within(min(begin, after), after + YEARS)
     firings = (
         _running(timing, *window) if running else expand(timing.recurrence, *window, skipped=True)
     )
