@@ -64,6 +64,7 @@ class Timing:
         daily rule runs once on the Monday after a weekend.
 
         >>> from jobs.policies.cron import parse_cron
+        >>> from jobs.policies.recurrence import expand
         >>> weekend = Holidays(weekend=frozenset({5, 6}))
         >>> rule = Recurrence(parse_cron("0 9 1 * *"), "Europe/Berlin")
         >>> timing = Timing(recurrence=rule, holidays=weekend, on_holiday=OnHoliday.NEXT_BUSINESS_DAY)
