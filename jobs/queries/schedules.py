@@ -20,6 +20,11 @@ from jobs.states import OnRunning
 SCHEDULE_KEY = "schedule:"  # begins the concurrency key that the runs of one schedule share
 
 
+def run_key(schedule_id: UUID, on_running: str) -> str | None:
+    """The concurrency key of a schedule's runs; None if they may overlap."""
+    return None if on_running == OnRunning.ALLOW else f"{SCHEDULE_KEY}{schedule_id}"
+
+
 class StoredSchedule(NamedTuple):
     """One row; nothing in it has been checked."""
 
@@ -65,7 +70,7 @@ class StoredSchedule(NamedTuple):
     @property
     def key(self) -> str | None:
         """The concurrency key of its runs, if they must not overlap."""
-        return None if self.on_running == OnRunning.ALLOW else f"{SCHEDULE_KEY}{self.id}"
+        return run_key(self.id, self.on_running)
 
     @property
     def holds(self) -> list[str]:

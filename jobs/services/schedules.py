@@ -38,7 +38,7 @@ from jobs.errors import (
 from jobs.models import Calendar, Schedule, ScheduleVersion, Tenant
 from jobs.policies.sharding import shard_of
 from jobs.policies.zones import ZONE_DATA
-from jobs.queries.schedules import SCHEDULE_KEY, StoredSchedule, lock_schedule
+from jobs.queries.schedules import StoredSchedule, lock_schedule, run_key
 from jobs.services.expansion import expand_schedule
 from jobs.services.pausing import check_pause
 from jobs.services.preview import check_upcoming, parse_recurrence
@@ -47,7 +47,7 @@ from jobs.services.requests import parse_request
 from jobs.services.schedule_requests import RECURRENCE, ScheduleRequest
 from jobs.services.submit import Submitted, check_request, submit_jobs
 from jobs.services.timings import defaults, tenant_defaults, timing_of
-from jobs.states import OnRunning, Verdict
+from jobs.states import Verdict
 from jobs.transitions.ledger import forget_occurrences
 
 log = logging.getLogger(__name__)
@@ -351,7 +351,7 @@ def trigger_schedule(
     request = replace(
         request,
         schedule_id=found.pk,
-        concurrency_key=_own_key(found.pk, on_running) or request.concurrency_key,
+        concurrency_key=run_key(found.pk, on_running) or request.concurrency_key,
     )
     (made,) = submit_jobs(tenant=tenant, requests=[request], actor=actor)
     return made
@@ -363,10 +363,6 @@ def _readable(template: str) -> Any:
     except (ValueError, RecursionError):
         fault = InvalidField("/job", "unreadable", "cannot be read any more")
         raise ValidationFailed([fault]) from None
-
-
-def _own_key(schedule_id: UUID, on_running: str) -> str | None:
-    return None if on_running == OnRunning.ALLOW else f"{SCHEDULE_KEY}{schedule_id}"
 
 
 def _check(tenant: Tenant, request: ScheduleRequest, moment: datetime) -> None:
