@@ -6,11 +6,12 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from jobs.clock import database_now
 from jobs.models import Pause
 from tests.factories import make_handler, make_pool, make_tenant
+from tests.support.commands import caller
 
 pytestmark = pytest.mark.django_db
 DONE, USAGE, NOT_FOUND, REFUSED = 0, 2, 3, 4
@@ -23,17 +24,7 @@ def dk(capsys):
     make_tenant()
     make_pool()
     make_handler()
-
-    def run(*words: object) -> tuple[int, str, str]:
-        code = DONE
-        try:
-            call_command("dk", *map(str, words))
-        except SystemExit as end:
-            code = int(str(end.code))
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return run
+    return caller(capsys, "dk")
 
 
 @pytest.mark.parametrize("kind", TARGETS)

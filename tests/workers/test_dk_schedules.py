@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 
 from jobs.clock import database_now
 from jobs.models import Calendar, Job, Occurrence, Schedule, ScheduleVersion
 from jobs.policies.times import format_time
 from tests.factories import make_schedule, make_tenant
+from tests.support.commands import caller
 
 pytestmark = pytest.mark.django_db
 DONE, USAGE, NOT_FOUND, REFUSED = 0, 2, 3, 4
@@ -33,17 +34,7 @@ END:VCALENDAR
 def dk(capsys):
     """Run it; exit code, standard output and standard error."""
     make_tenant()
-
-    def run(*words: object) -> tuple[int, str, str]:
-        code = DONE
-        try:
-            call_command("dk", *map(str, words))
-        except SystemExit as end:
-            code = int(str(end.code))
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return run
+    return caller(capsys, "dk")
 
 
 def test_the_list_has_a_line_for_each_with_its_next_run(dk, monkeypatch):
